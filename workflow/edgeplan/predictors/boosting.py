@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeplan.predictors.features import work_terms
 from edgeplan.predictors.labels import Floats, Labels, group_folds
@@ -26,12 +27,14 @@ lightgbm, optimize, optuna = lazily("lightgbm"), lazily("scipy.optimize"), lazil
 
 log = logging.getLogger(__name__)
 
+Integers = npt.NDArray[np.int64]
+
 FEW_ROWS = 15  # below: the work model and the median of its ratios
 TUNED_ROWS = 200  # from here on Optuna tunes
 _TUNING_ROWS = 4000  # tuning works on a sample of at most this many rows
 _EARLY_STOP = 40
 _MAX_TREES = 1000  # lipg, section 5.2
-_SMALL: Mapping[str, float | int | str] = {
+SMALL: Mapping[str, float | int | str] = {
     "objective": "l1",
     "learning_rate": 0.05,
     "num_iterations": 150,
@@ -44,7 +47,7 @@ _SMALL: Mapping[str, float | int | str] = {
     "feature_fraction": 0.7,
 }
 _MEDIUM: Mapping[str, float | int | str] = {
-    **_SMALL,
+    **SMALL,
     "num_iterations": 800,
     "max_depth": 10,
     "lambda_l2": 0.1,
@@ -54,9 +57,9 @@ _HUBER: Mapping[str, Any] = {"objective": "huber", "alpha": 0.15}  # alpha: wher
 #: Own rows and a prior's: many, of which most are alike.
 _MIXED: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1}
 #: Without a search: a third of the time, and errors of kernels that were left out are 4 % larger (.078 for .075).
-_QUICK: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1, "max_bin": 63}
+QUICK: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1, "max_bin": 63}
 #: A correction of what is nearly right.
-SHALLOW: Mapping[str, float | int | str] = {**_SMALL, "num_leaves": 8, "min_data_in_leaf": 8}
+SHALLOW: Mapping[str, float | int | str] = {**SMALL, "num_leaves": 8, "min_data_in_leaf": 8}
 _FIXED: Mapping[str, Any] = {
     "bagging_freq": 1,
     "deterministic": True,
@@ -129,15 +132,15 @@ def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -
     if len(labels) < FEW_ROWS:
         return {}
     if len(labels) < TUNED_ROWS:
-        return dict(_SMALL)
+        return dict(SMALL)
     if settings.trials == 0:
-        return dict(_QUICK)
+        return dict(QUICK)
     return _tune(labels, matrix, settings)
 
 
 def mixed_parameters(rows: int) -> Parameters:
     """Return the parameters of trees that learn from so many own rows and from rows of a prior, too."""
-    return dict(_SMALL if rows < TUNED_ROWS else _MIXED)
+    return dict(SMALL if rows < TUNED_ROWS else _MIXED)
 
 
 def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], seeds: tuple[int, ...]) -> Fitted:
@@ -166,17 +169,27 @@ def _median(values: Floats, weight: Floats) -> float:
 
 
 def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
-    """Tune the trees by Optuna (ranges of LiPG, section 5.2) on a sample of rows, with one share of subjects held out.
+    train, test = held_out(labels.group, settings)
+    work = fit_work(matrix[train], labels.latency[train], labels.weight[train])
+    return search(matrix, np.log(labels.latency / work_time(matrix, work)), labels.weight, (train, test), settings)
+
+
+def held_out(group: Integers, settings: TrainingSettings) -> tuple[Integers, Integers]:
+    """Return the rows that a search trains and tests on: a sample, with one share of the groups held out."""
+    rng = np.random.default_rng(settings.seeds[0])
+    sample = np.sort(rng.permutation(len(group))[:_TUNING_ROWS])
+    held = group_folds(group[sample], 4, settings.seeds[0] + 1) == 0
+    return sample[~held], sample[held]
+
+
+def search(
+    matrix: Floats, ratio: Floats, weight: Floats, parts: tuple[Integers, Integers], settings: TrainingSettings
+) -> Parameters:
+    """Tune the trees by Optuna (ranges of LiPG, section 5.2) on the first part of the rows, with the second one held out.
 
     Trials alone bound it: a bound in seconds would make predictors depend on the speed of the machine that trains them.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    rng = np.random.default_rng(settings.seeds[0])
-    sample = np.sort(rng.permutation(len(labels))[:_TUNING_ROWS])
-    held = group_folds(labels.group[sample], 4, settings.seeds[0] + 1) == 0
-    train, test = sample[~held], sample[held]
-    work = fit_work(matrix[train], labels.latency[train], labels.weight[train])
-    ratio = np.log(labels.latency / work_time(matrix, work))
 
     def objective(trial: Any) -> float:
         parameters: Parameters = {
@@ -192,10 +205,8 @@ def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Paramet
             "feature_fraction": trial.suggest_float("feature_fraction", 0.3, 1.0),
         }
         datasets = [
-            lightgbm.Dataset(
-                matrix[rows], ratio[rows], weight=labels.weight[rows], params={"verbosity": -1}, free_raw_data=False
-            )
-            for rows in (train, test)
+            lightgbm.Dataset(matrix[rows], ratio[rows], weight=weight[rows], params={"verbosity": -1}, free_raw_data=False)
+            for rows in parts
         ]
         booster = lightgbm.train(
             {**_HUBER, "metric": "l1", **_FIXED, **parameters, "seed": settings.seeds[0]},

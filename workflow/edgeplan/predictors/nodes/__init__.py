@@ -1,0 +1,1 @@
+"""Predicts nodes as an engine executes them, and models by their nodes."""

@@ -1,0 +1,414 @@
+"""Describes executed nodes by numbers: what they compute, what they read and write, and how.
+
+A kind is a family of nodes that one set of trees learns; a key within it has an algorithm of its own. Sizes are what the time
+of a node follows from. The terms are those of them that time is proportional to, somewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.graph.nodes import AttributeValue, NodeConfig, Operand
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+#: Terms that a time is a sum of, us per unit; `spilled` is what of the weights comes from memory (see `spill`).
+TERMS = (
+    *("constant", "flops", "padded_flops", "read", "written", "weights", "spilled"),
+    *("windows", "scalar_steps", "outer_runs", "operands", "reread"),
+)
+#: Sizes that describe how a node computes, beside the terms.
+_HOW = (
+    *("m", "k", "n", "batch", "rank", "inner", "last_axis", "window", "stride", "dilation", "padding", "groups"),
+    *("channels_in", "channels_out", "group_in", "pixels", "width", "steps", "hidden", "directions", "activation", "sum"),
+    *("transposed", "broadcast", "rest_m", "rest_n", "rest_k"),
+)
+#: Columns of a table of sizes: the terms without `spilled`, which is of a model, and how.
+SIZES = (*(name for name in TERMS if name != "spilled"), *_HOW)
+_AT = MappingProxyType({name: place for place, name in enumerate(SIZES)})
+_TERM_AT = [_AT["weights" if name == "spilled" else name] for name in TERMS]
+SPILLED = TERMS.index("spilled")
+
+#: Rows and columns of a product that a register tile holds, and channels of a block.
+_TILE_ROWS, _TILE_COLUMNS, _BLOCK = 12, 16, 16
+#: Text and graphs of attributes are bytes of weights that a node reads, by so many a character of base64.
+_BODY_BYTES = 0.75
+_ATTRIBUTE_BYTES = 4  # of an attribute's element: floats
+
+Attributes = Mapping[str, AttributeValue]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table describes distinct nodes.
+
+    Attributes:
+        kinds, keys: of each node (n,); a key begins with its kind.
+        sizes: (n, SIZES).
+        moved: bytes that each reads and writes beside weights (n,).
+        place: row of each node that was asked for (nodes,).
+    """
+
+    kinds: tuple[str, ...]
+    keys: tuple[str, ...]
+    sizes: Floats
+    moved: Floats
+    place: Integers
+
+    @staticmethod
+    def of(configs: Sequence[NodeConfig]) -> Table:
+        """Describe nodes; each distinct configuration once. Equal ones that are one object cost the least."""
+        numbers = np.fromiter(map(id, configs), np.int64, len(configs))
+        _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+        row: dict[NodeConfig, int] = {}
+        rows = np.array([row.setdefault(configs[i], len(row)) for i in first], np.int64)
+        described = [describe(config) for config in row]
+        sizes = np.array([one[2] for one in described], np.float64).reshape(len(row), len(SIZES))
+        moved = np.array([config.activation_bytes for config in row], np.float64)
+        return Table(tuple(one[0] for one in described), tuple(one[1] for one in described), sizes, moved, rows[inverse])
+
+
+def terms(sizes: Floats, spilled: Floats | float = 0.0) -> Floats:
+    """Return the terms of nodes (n, TERMS), of whose weights a share is spilled (n,)."""
+    result = sizes[:, _TERM_AT]
+    result[:, SPILLED] *= spilled
+    return np.asarray(result)
+
+
+def spill(context: Floats, cache_bytes: float) -> Floats:
+    """Return the share of weights that come from memory, by bytes of a model's weights and of the last cache (n,).
+
+    A hinge: none where weights fill 3/8 of the cache, all where they fill 13/8, as measured on processors of 32 MB.
+    """
+    return np.asarray(np.clip((context / cache_bytes - 0.375) / 1.25, 0.0, 1.0))
+
+
+def logs(sizes: Floats) -> Floats:
+    """Return what trees and Gaussian processes see of sizes: logarithms, and work by byte (n, SIZES + 1)."""
+    moved = sizes[:, _AT["read"]] + sizes[:, _AT["written"]] + sizes[:, _AT["weights"]]
+    intensity = np.log1p(sizes[:, _AT["flops"]]) - np.log1p(moved)
+    return np.column_stack([np.log1p(np.maximum(sizes, 0.0)), intensity])
+
+
+def column(sizes: Floats, name: str) -> Floats:
+    """Return a column of a table of sizes (n,)."""
+    return np.asarray(sizes[:, _AT[name]])
+
+
+def describe(config: NodeConfig) -> tuple[str, str, list[float]]:
+    """Return kind, key and sizes of a node."""
+    kind, sized = _KINDS.get(config.op, ("other", _other))
+    inputs = [one for one in config.inputs if one]
+    outputs = [one for one in config.outputs if one]
+    attributes = dict(config.attributes)
+    weights = sum(one.bytes for one in inputs if one.constant)
+    listed = sum(len(value) for value in attributes.values() if isinstance(value, tuple) and len(value) > _BLOCK)
+    shape = inputs[0].shape if inputs else ()
+    size = dict.fromkeys(SIZES, 0.0) | {
+        "constant": 1.0,
+        "read": sum(one.bytes for one in inputs if not one.constant),
+        "written": sum(one.bytes for one in outputs),
+        "weights": weights + _ATTRIBUTE_BYTES * listed + _BODY_BYTES * len(config.body),
+        "operands": len(inputs) + len(outputs),
+        "rank": len(shape),
+        "last_axis": shape[-1] if shape else 1,
+        "inner": shape[-1] if shape else 1,
+        "activation": _ACTIVATIONS.get(str(attributes.get("activation", "")), 3.0),
+    }
+    if any(one.dtype in _EIGHT_BITS for one in config.inputs[:1] if one) and kind in _QUANTISED:
+        kind = _QUANTISED[kind]
+    way = sized(_Node(config.op, config, attributes, inputs, outputs, shape, outputs[0].shape if outputs else ()), size)
+    of = f"{config.domain.rsplit('.', 1)[-1]}:" if config.domain not in _COMMON else ""
+    return kind, f"{kind}/{of}{_ALIKE.get(config.op, config.op)}{way}", list(size.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    op: str
+    config: NodeConfig
+    attributes: Attributes
+    inputs: list[Operand]
+    outputs: list[Operand]
+    first: Shape
+    result: Shape
+
+    def number(self, name: str, default: int) -> int:
+        value = self.attributes.get(name, default)
+        return int(value) if isinstance(value, int | float) else default
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        value = self.attributes.get(name, ())
+        return tuple(int(one) for one in value if not isinstance(one, str)) if isinstance(value, tuple) else ()
+
+    def operand(self, place: int) -> Operand | None:
+        return self.config.inputs[place] if place < len(self.config.inputs) else None
+
+    def axis(self, default: int) -> int:
+        return self.number("axis", default) % max(1, len(self.first))
+
+
+Size = dict[str, float]
+
+
+def _padded(m: int, k: int, n: int) -> float:
+    return 2.0 * math.ceil(m / _TILE_ROWS) * _TILE_ROWS * k * math.ceil(n / _TILE_COLUMNS) * _TILE_COLUMNS
+
+
+def _product(node: _Node, size: Size) -> str:
+    right = node.operand(3 if node.op in _SCALED_OPERANDS else 1)
+    left, constant = node.first, bool(right and right.constant)
+    m, k = (left[-2] if len(left) > 1 else 1), (left[-1] if left else 1)
+    if node.number("transA", 0):
+        m, k = k, m
+    n = node.number("N", node.result[-1] if node.result else 1)
+    batch = max(1, math.prod(node.result) // max(1, m * n))
+    if constant and right and len(right.shape) <= 2:  # one product of all rows
+        m, batch = m * batch, 1
+    flops = 2.0 * batch * m * k * n
+    size |= {"flops": flops, "padded_flops": batch * _padded(m, k, n), "m": m, "k": k, "n": n, "batch": batch}
+    size |= {"outer_runs": batch, "transposed": 2 * node.number("transA", 0) + node.number("transB", 0)}
+    size |= {"rest_m": -m % _TILE_ROWS, "rest_n": -n % _TILE_COLUMNS, "rest_k": -k % _BLOCK}
+    return ("-weights" if constant else "") + ("-row" if m == 1 else "")
+
+
+def _convolution(node: _Node, size: Size) -> str:
+    kernel = node.operand(3 if node.op == "QLinearConv" else 1)
+    shape = kernel.shape if kernel else (1, 1)
+    batch, channels = node.first[0], node.first[1] if len(node.first) > 1 else 1
+    spatial, result = node.first[2:], node.result[2:]
+    channels_last = node.op == "NhwcFusedConv" or bool(node.number("channels_last", 0))
+    if channels_last:
+        channels, spatial, result = node.first[-1], node.first[1:-1], node.result[1:-1]
+    out = (node.result[-1] if channels_last else node.result[1]) if len(node.result) > 1 else shape[0]
+    groups, window, pixels = node.number("group", 1), math.prod(shape[2:]), math.prod(result)
+    transposed = node.op == "ConvTranspose"
+    reduced = (shape[0] // max(1, groups) if transposed else shape[1]) * window
+    flops = 2.0 * (math.prod(node.first) * shape[1] * window if transposed else batch * out * pixels * reduced)
+    depthwise = groups > 1 and shape[1] == 1 and not transposed
+    whole = 1 if depthwise else groups
+    size |= {"flops": flops, "padded_flops": batch * whole * _padded(out // whole, reduced, pixels)}
+    if depthwise:
+        size["padded_flops"] = 2.0 * batch * math.ceil(out / _BLOCK) * _BLOCK * window * pixels
+    size |= {"windows": float(batch * pixels * window * channels), "outer_runs": batch * (groups if groups > 1 else 1)}
+    size |= {"m": out, "k": reduced, "n": pixels, "batch": batch, "window": window, "groups": groups, "pixels": pixels}
+    size |= {"channels_in": channels, "channels_out": out, "group_in": shape[1], "width": result[-1] if result else 1}
+    size |= {"stride": math.prod(node.numbers("strides")), "dilation": max(node.numbers("dilations"), default=1)}
+    size |= {"padding": sum(node.numbers("pads")), "inner": result[-1] if result else 1}
+    size |= {"sum": float(node.op != "QLinearConv" and node.op != "ConvInteger" and node.operand(3) is not None)}
+    size |= {"rest_m": -out % _BLOCK, "rest_n": -pixels % _TILE_COLUMNS, "rest_k": -channels % _BLOCK}
+    way = "-depthwise" if depthwise else "-grouped" if groups > 1 else ""
+    return way + ("-1d" if len(spatial) == 1 else "")
+
+
+def _recurrent(node: _Node, size: Size) -> str:
+    gates = 4 if node.op.endswith("LSTM") else 3 if node.op.endswith("GRU") else 1
+    weights, again = node.operand(1), node.operand(2)
+    directions = weights.shape[0] if weights else 1
+    hidden = node.number("hidden_size", again.shape[-1] if again else 1)
+    steps, batch, width = (*node.first, 1, 1, 1)[:3]
+    element = again.bytes / max(1, again.elements) if again else 4.0
+    flops = 2.0 * steps * batch * directions * gates * hidden * (width + hidden)
+    padded = steps * directions * _padded(batch, hidden, gates * hidden) + directions * _padded(
+        steps * batch, width, gates * hidden
+    )
+    size |= {"flops": flops, "padded_flops": padded, "reread": element * steps * directions * gates * hidden * hidden}
+    size |= {"outer_runs": steps * directions, "steps": steps, "batch": batch, "hidden": hidden, "directions": directions}
+    size |= {"m": steps * batch, "k": width, "n": gates * hidden, "scalar_steps": steps * batch * directions * gates * hidden}
+    return ""
+
+
+def _attention(node: _Node, size: Size) -> str:
+    batch, queries, width = (*node.first, 1, 1, 1)[:3]
+    keys = node.operand(1)
+    projects = bool(keys and keys.constant and len(keys.shape) == 2)
+    wide = keys.shape[-1] // 3 if projects and keys else width
+    seen = keys.shape[-2] if keys and not projects and len(keys.shape) > 2 else queries
+    past = max((one.shape[-2] for one in node.inputs[2:] if len(one.shape) >= 4), default=0)
+    seen = max(seen, past)
+    heads = node.number("num_heads", 1)
+    flops = 4.0 * batch * queries * seen * wide + (6.0 * batch * queries * width * wide if projects else 0.0)
+    size |= {"flops": flops, "padded_flops": flops, "scalar_steps": float(batch * heads * queries * seen)}
+    size |= {"m": queries, "n": seen, "k": wide // max(1, heads), "batch": batch, "groups": heads, "outer_runs": batch * heads}
+    return ""
+
+
+def _pool(node: _Node, size: Size) -> str:
+    window = math.prod(node.numbers("kernel_shape") or node.first[2:])
+    channels, pixels = node.first[1] if len(node.first) > 1 else 1, math.prod(node.result[2:])
+    size |= {"flops": float(math.prod(node.result) * window), "windows": float(math.prod(node.result) * window)}
+    size |= {"window": window, "stride": math.prod(node.numbers("strides")), "pixels": pixels, "channels_in": channels}
+    size |= {"batch": node.first[0] if node.first else 1, "outer_runs": math.prod(node.first[:2])}
+    size |= {"width": node.result[-1] if node.result else 1, "padding": sum(node.numbers("pads"))}
+    return "-1d" if len(node.first) == 3 else ""
+
+
+def _elementwise(node: _Node, size: Size) -> str:
+    elements = math.prod(node.result)
+    shapes = [one.shape for one in node.inputs[:3] if one.elements > 1 or elements == 1]
+    run = elements
+    for shape in shapes:  # elements in a row for which no operand starts again
+        here = 1
+        for own, out in zip(reversed(shape), reversed(node.result), strict=False):
+            if own != out:
+                break
+            here *= out
+        same = math.prod(shape) == elements
+        run = min(run, elements if same else here)
+    small = sum(one.elements == 1 for one in node.inputs) if elements > 1 else 0
+    size |= {"flops": float(elements), "inner": run, "outer_runs": elements / max(1, run), "m": small}
+    size |= {"broadcast": float(run < elements), "scalar_steps": elements if run < _BLOCK < elements else 0.0}
+    return ""
+
+
+def _reduction(node: _Node, size: Size) -> str:
+    shape, rank = node.first, max(1, len(node.first))
+    given = node.operand(1)
+    axes = node.numbers("axes") or (given.values if given and given.values and node.op.startswith("Reduce") else None) or ()
+    if node.op in _OVER_LAST:
+        start = rank - 1
+    elif axes:
+        start = min(axis % rank for axis in axes)
+    else:
+        start = node.axis(-1 if node.op in _FROM_LAST else 0)
+    inner = rank - 1 in {axis % rank for axis in axes} if axes else True
+    size |= {"flops": float(math.prod(shape)), "inner": math.prod(shape[start:]), "outer_runs": math.prod(shape[:start])}
+    size |= {"k": shape[start] if shape else 1, "scalar_steps": 0.0 if inner else float(math.prod(shape))}
+    return "" if inner else "-outer"
+
+
+def _transpose(node: _Node, size: Size) -> str:
+    shape, elements = node.first, math.prod(node.first)
+    order = node.numbers("perm") or tuple(range(len(shape)))[::-1]
+    run = 1
+    for place in range(len(order) - 1, -1, -1):
+        if order[place] != place:
+            break
+        run *= shape[place]
+    moved = [axis for axis in order if shape[axis] != 1]
+    stays, whole = moved == sorted(moved), run > 1
+    run = elements if stays else run
+    size |= {"inner": run, "outer_runs": elements / max(1, run), "k": shape[order[-1]] if order else 1}
+    size |= {"scalar_steps": 0.0 if stays or whole else float(elements), "transposed": float(not stays) + float(not whole)}
+    size |= {"n": shape[moved[-1]] if moved else 1, "m": shape[moved[0]] if moved else 1}
+    return "-none" if stays else "" if whole else "-last"
+
+
+def _move(node: _Node, size: Size) -> str:
+    shape, elements = node.first, math.prod(node.result)
+    inner: float = elements
+    if node.op in ("Concat", "Split"):
+        parts = node.inputs if node.op == "Concat" else node.outputs
+        axis = node.axis(0)
+        elements, runs = sum(one.elements for one in parts), math.prod(shape[:axis]) * len(parts)
+        inner = elements / max(1, runs)
+    elif node.op.startswith("Gather"):  # of what it is given it reads what it takes
+        inner = math.prod(shape[node.axis(0) + 1 :]) if node.op == "Gather" else 1
+        size |= {"read": size["written"], "weights": 0.0}
+    elif node.op == "Slice":
+        inner = 1
+        for own, out in zip(reversed(shape), reversed(node.result), strict=False):
+            inner *= out
+            if own != out:
+                break
+        size["read"] = size["written"]
+    elif node.op in _RELABELLED:
+        size["read"] = size["written"]
+    elif node.op.startswith("Reorder"):
+        channels = shape[1] if len(shape) > 1 else 1
+        size |= {"channels_in": channels, "pixels": math.prod(shape[2:]), "rest_m": -channels % _BLOCK}
+        inner = math.prod(shape[2:])
+    elif node.op in ("Resize", "Upsample", "Pad", "Expand", "Tile"):
+        inner = node.result[-1] if node.result else 1
+        size["scalar_steps"] = float(elements) if node.op in ("Resize", "Upsample") else 0.0
+    size |= {"inner": inner, "outer_runs": elements / max(1.0, inner)}
+    mode = node.attributes.get("mode", "")
+    return f"-{mode}" if node.op in ("Resize", "Upsample") and mode else ""
+
+
+def _coefficients(node: _Node, size: Size) -> str:
+    """Ensembles, support vectors and linear models of ai.onnx.ml: rows by trees by depth, or by coefficients."""
+    rows = node.first[0] if len(node.first) > 1 else 1
+    numbers = node.attributes.get("nodes_treeids", ())
+    nodes = len(numbers) if isinstance(numbers, tuple) else 0
+    if nodes:
+        count = len(set(numbers)) if isinstance(numbers, tuple) else 1
+        work = rows * count * math.log2(nodes / count + 1)
+    else:
+        work = 2.0 * rows * size["weights"] / _ATTRIBUTE_BYTES
+    size |= {"flops": work, "scalar_steps": work if nodes else 0.0, "batch": rows, "n": size["weights"]}
+    return ""
+
+
+def _other(node: _Node, size: Size) -> str:
+    size |= {"flops": float(math.prod(node.result)), "inner": node.result[-1] if node.result else 1}
+    size["outer_runs"] = math.prod(node.result) / max(1.0, size["inner"])
+    return ""
+
+
+_COMMON = ("", "com.microsoft", "ai.onnx")
+_EIGHT_BITS = ("uint8", "int8")
+#: Kinds of eight bits apart from those of floats, for operators that take both.
+_QUANTISED = MappingProxyType({"elementwise": "quantised-elementwise"})
+_SCALED_OPERANDS = ("QGemm", "QLinearMatMul")  # each operand with a scale and a zero point
+_RELABELLED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Shape", "Identity")
+#: Operators of one implementation; what a fusion adds is a size.
+_ALIKE = MappingProxyType(
+    {
+        **{"FusedConv": "Conv", "FusedGemm": "Gemm", "FusedMatMul": "MatMul", "TransposeMatMul": "MatMul"},
+        **dict.fromkeys(("Squeeze", "Unsqueeze", "Flatten", "Identity"), "Reshape"),
+    }
+)
+_OVER_LAST = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "EmbedLayerNormalization")
+_FROM_LAST = ("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax", "TopK")
+_ACTIVATIONS = MappingProxyType({"": 0.0, "Relu": 1.0, "Clip": 1.0, "LeakyRelu": 2.0, "HardSigmoid": 2.0})
+_FAMILIES: tuple[tuple[str, Callable[[_Node, Size], str], str], ...] = (
+    ("product", _product, "MatMul FusedMatMul Gemm FusedGemm TransposeMatMul GemmFastGelu FusedMatMulActivation"),
+    (
+        *("quantised-product", _product),
+        "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul QGemm QLinearMatMul MatMulNBits MatMulBnb4",
+    ),
+    ("convolution", _convolution, "Conv FusedConv NhwcFusedConv ConvTranspose"),
+    ("quantised-convolution", _convolution, "QLinearConv ConvInteger"),
+    ("recurrent", _recurrent, "LSTM GRU RNN"),
+    ("quantised-recurrent", _recurrent, "DynamicQuantizeLSTM"),
+    ("attention", _attention, "Attention MultiHeadAttention GroupQueryAttention DecoderMaskedMultiHeadAttention"),
+    ("quantised-attention", _attention, "QAttention"),
+    ("pool", _pool, "MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool"),
+    ("quantised-pool", _pool, "QLinearAveragePool QLinearGlobalAveragePool"),
+    (
+        *("elementwise", _elementwise),
+        "Relu Sigmoid Tanh Erf Sqrt Exp Log Neg Abs Clip LeakyRelu HardSigmoid HardSwish Elu Celu Gelu FastGelu QuickGelu "
+        "BiasGelu Cast Not Floor Ceil Round Reciprocal Softplus Softsign Sign Cos Sin PRelu Selu IsNaN IsInf Mish Swish "
+        "ThresholdedRelu Add Sub Mul Div Pow Max Min Equal Greater Less GreaterOrEqual LessOrEqual And Or Xor Where Mod Sum "
+        "Mean BiasAdd BiasSplitGelu RotaryEmbedding BatchNormalization Scaler Binarizer Imputer Dropout",
+    ),
+    (
+        *("quantised-elementwise", _elementwise),
+        "QuantizeLinear DequantizeLinear QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax",
+    ),
+    (
+        *("reduction", _reduction),
+        "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp ArgMax ArgMin "
+        "Softmax LogSoftmax LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization RMSNormalization "
+        "SkipSimplifiedLayerNormalization EmbedLayerNormalization InstanceNormalization GroupNormalization GroupNorm "
+        "LpNormalization MeanVarianceNormalization Normalizer DynamicQuantizeLinear TopK CumSum LRN Hardmax",
+    ),
+    ("move", _transpose, "Transpose"),
+    (
+        *("move", _move),
+        "Concat Split Slice Gather Reshape Squeeze Unsqueeze Flatten Expand Tile Pad Resize Upsample ReorderInput "
+        "ReorderOutput GatherND GatherElements ScatterND ScatterElements Shape ConstantOfShape DepthToSpace SpaceToDepth "
+        "Trilu Range OneHot Identity QLinearConcat",
+    ),
+    ("ensemble", _coefficients, "TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble"),
+    ("linear", _coefficients, "LinearClassifier LinearRegressor SVMClassifier SVMRegressor"),
+)
+_KINDS = MappingProxyType({op: (kind, sized) for kind, sized, ops in _FAMILIES for op in ops.split()})

@@ -1,0 +1,253 @@
+"""Learns what executed nodes take from measured ones: terms first, then trees and a Gaussian process on the logarithm of the ratio.
+
+A prior, another device's predictor, is one more term: then trees and processes learn the ratio to it, which is all of transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from edgeplan.errors import PredictionError
+from edgeplan.graph.nodes import NodeConfig
+from edgeplan.predictors.boosting import QUICK, SMALL, TUNED_ROWS, Parameters, boost, held_out, search
+from edgeplan.predictors.labels import group_folds
+from edgeplan.predictors.nodes.features import SPILLED, TERMS, Floats, Integers, Table, logs, spill
+from edgeplan.predictors.nodes.gaussian import Process
+from edgeplan.predictors.nodes.kernels import Estimates, Kernels, KindModel, seen_by_trees, split_terms
+from edgeplan.predictors.settings import TrainingSettings
+from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble
+from edgeplan.support.lazy import lazily
+from edgeplan.support.rounding import nine_digits, nine_digits_each
+
+optimize = lazily("scipy.optimize")
+
+_WEIGHTS = TERMS.index("weights")
+KEY_ROWS = 12  # a key of so many rows has terms of its own
+PROCESS_ROWS = 8  # and of so many a process
+TREE_ROWS = 40  # a kind of so many has trees
+_ALL_TERMS_ROWS = 15  # below: a constant and one term, or the prior alone
+#: Weights beyond the last cache have a term where so many rows spill at least such a share: a sliver tells nothing.
+_SPILLING_ROWS, _SPILLED = 3, 0.25
+_SHRINK = 2.0  # rows that a level of nothing counts as
+_MOST_LEVEL = 1.0
+_RESOLVED_US = 0.3  # below, errors count by this
+_LEAST_CONSTANT = 0.1  # of the least time seen
+_LEAST_US = 0.02
+_LEAST_SPREAD = 0.05
+_USUAL_SPREAD = 0.4  # of a kind of which little is known
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Holds measured nodes.
+
+    Attributes:
+        table: the nodes; `table.place` has a row for each sample.
+        context: bytes of the weights of the model around each (n,).
+        us: measured (n,).
+        group: number of the model that each was first seen in (n,).
+        names: of the models.
+    """
+
+    table: Table
+    context: Floats
+    us: Floats
+    group: Integers
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(configs: Sequence[NodeConfig], context: Sequence[float], us: Sequence[float], groups: Sequence[str]) -> Samples:
+        """Describe measured nodes; `groups` names the model of each."""
+        if not configs or not all(np.isfinite(us)) or min(us) <= 0:
+            raise PredictionError("no measured node to learn from", where="samples of nodes", next_step="measure nodes first")
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
+        arrays = np.array(context, np.float64), np.array(us, np.float64), np.array([numbers[name] for name in groups], np.int64)
+        return Samples(Table.of(configs), *arrays, tuple(numbers))
+
+    def __len__(self) -> int:
+        return len(self.us)
+
+    @property
+    def kinds(self) -> Integers | Any:
+        """Return the kind of each sample (n,)."""
+        return np.array(self.table.kinds)[self.table.place]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the key of each sample (n,)."""
+        return tuple(self.table.keys[place] for place in self.table.place)
+
+    def take(self, at: Any) -> Samples:
+        """Return the samples at a mask or positions."""
+        table = replace(self.table, place=self.table.place[at])
+        return Samples(table, self.context[at], self.us[at], self.group[at], self.names)
+
+
+@dataclass
+class Tuned:
+    """Holds what is searched for once, and used again where only some of the rows are trained on.
+
+    Attributes:
+        parameters: of the trees, by kind.
+        numbers: of the processes, by key.
+    """
+
+    parameters: dict[str, Parameters] = field(default_factory=dict)
+    numbers: dict[str, Floats] = field(default_factory=dict)
+
+
+def learn(
+    samples: Samples, cache_bytes: float, settings: TrainingSettings, prior: Kernels | None = None, tuned: Tuned | None = None
+) -> Kernels:
+    """Learn from all samples.
+
+    Args:
+        samples: measured nodes.
+        cache_bytes: of the last cache of the device.
+        settings: of trees, their search and seeds.
+        prior: predicts the nodes on another device.
+        tuned: what was searched for before; it is filled in where it lacks something.
+    """
+    tuned = Tuned() if tuned is None else tuned
+    table = samples.table
+    earlier = prior.estimate(table, spread=False) if prior else None
+    spilled = spill(samples.context, cache_bytes)
+    near, far = split_terms(table.sizes, earlier)
+    rows = near[table.place] + far[table.place] * spilled[:, None]
+    ratio = _ratio_to_prior(rows, samples.us) if prior else None
+    kinds, texts, all_kinds = {}, [], samples.kinds
+    for kind in sorted(set(all_kinds)):
+        at = np.flatnonzero(all_kinds == kind)
+        kinds[kind], text = _of_kind(samples.take(at), rows[at], near[table.place[at]], ratio, settings, tuned)
+        texts += [text] if text else []
+    forest = Forest.pack([parse_ensemble(text, "trained trees") for text in texts])
+    fallback, unlike = _fallback(rows, samples.us, all_kinds, ratio)
+    return Kernels(kinds, forest, fallback, unlike, cache_bytes, prior)
+
+
+def out_of_fold(
+    samples: Samples, cache_bytes: float, settings: TrainingSettings, prior: Kernels | None, tuned: Tuned
+) -> Iterator[tuple[Kernels, Integers]]:
+    """Yield what was learnt without a share of the groups, and these samples; `tuned` is that of all samples."""
+    folds = group_folds(samples.group, settings.folds, settings.seeds[0])
+    for fold in range(int(folds.max()) + 1):
+        if (folds != fold).any():
+            kept = np.flatnonzero(folds != fold)
+            yield learn(samples.take(kept), cache_bytes, settings, prior, tuned), np.flatnonzero(folds == fold)
+
+
+def time_of(kernels: Kernels, samples: Samples) -> tuple[Floats, Floats, Estimates]:
+    """Return what samples take (n,), the deviation of its logarithm (n,), and the estimates of the table."""
+    said, place = kernels.estimate(samples.table), samples.table.place
+    spilled = spill(samples.context, kernels.cache_bytes)
+    return said.near[place] + said.far[place] * spilled, said.deviation[place], said
+
+
+def _of_kind(
+    samples: Samples, rows: Floats, near: Floats, to_prior: float | None, settings: TrainingSettings, tuned: Tuned
+) -> tuple[KindModel, str]:
+    us, names = samples.us, samples.keys
+    kind = str(samples.kinds[0])
+    keys = tuple(sorted(set(names)))
+    codes = np.array([keys.index(name) for name in names])
+    work = _work(rows, us, to_prior)
+    counts = np.bincount(codes, minlength=len(keys))
+    key_work = np.array(
+        [
+            _work(rows[codes == c], us[codes == c], to_prior, work) if count >= KEY_ROWS else work
+            for c, count in enumerate(counts)
+        ]
+    )
+    left = np.log(us / np.einsum("ij,ij->i", rows, key_work[codes]))
+    sums = np.bincount(codes, np.clip(left, -_MOST_LEVEL, _MOST_LEVEL), minlength=len(keys))
+    levels = nine_digits_each(sums / (counts + _SHRINK))
+    left -= levels[codes]
+    seen = logs(samples.table.sizes)[samples.table.place]
+    processes = {}
+    for code, key in enumerate(keys):
+        at = np.flatnonzero(codes == code)
+        if len(at) >= PROCESS_ROWS:
+            processes[key] = Process.standardised(seen[at], left[at], settings.seeds[0], tuned.numbers.get(key))
+            tuned.numbers.setdefault(key, processes[key].numbers)
+    text = ""
+    if len(us) >= TREE_ROWS:
+        matrix = seen_by_trees(seen, codes, np.einsum("ij,ij->i", near, key_work[codes]))
+        if kind not in tuned.parameters:
+            tuned.parameters[kind] = _parameters(matrix, left, samples.group, settings)
+        boosters = [boost(matrix, left, np.ones(len(us)), tuned.parameters[kind], seed) for seed in settings.seeds]
+        text = merge_texts([booster.model_to_string() for booster in boosters])
+    # What is known of a key that was not measured: how far the kind's terms are off.
+    off = np.log(us / np.einsum("ij,j->i", rows, work))
+    spread = nine_digits(float(np.sqrt(((off**2).sum() + _SHRINK * _USUAL_SPREAD**2) / (len(us) + _SHRINK))))
+    return KindModel(work, keys, key_work, levels, counts, processes, bool(text), spread), text
+
+
+def _parameters(matrix: Floats, left: Floats, group: Integers, settings: TrainingSettings) -> Parameters:
+    if len(left) < TUNED_ROWS or len(set(group)) < 4:
+        return dict(SMALL)
+    if settings.trials == 0:
+        return dict(QUICK)
+    return search(matrix, left, np.ones(len(left)), held_out(group, settings), settings)
+
+
+def _work(rows: Floats, us: Floats, to_prior: float | None, of_kind: Floats | None = None) -> Floats:
+    """Return non-negative us per unit of each term with the least relative squared error (TERMS + 1,).
+
+    Args:
+        rows: terms of nodes, the last one of the prior's time (n, TERMS + 1).
+        us: measured (n,).
+        to_prior: of all kinds, what nodes take over the prior's time; None without a prior.
+        of_kind: the same of the kind, whose spilled weights count where too few rows spill any.
+    """
+    prior = len(TERMS)
+    weight = 1.0 / np.maximum(us, _RESOLVED_US)
+    work = np.zeros(rows.shape[1])
+    if to_prior is not None and len(us) < _ALL_TERMS_ROWS:
+        ratios = np.log(us / rows[:, prior])
+        work[prior] = np.exp((ratios.sum() + _SHRINK * np.log(to_prior)) / (len(us) + _SHRINK))
+        return nine_digits_each(work)
+    scale = np.maximum(rows.max(axis=0), 1e-9)
+    design, target = rows / scale * weight[:, None], us * weight
+    columns = np.arange(rows.shape[1])
+    if len(us) < _ALL_TERMS_ROWS:
+        pairs = [np.array([0, column]) for column in range(1, prior)]
+        columns = min(pairs, key=lambda pair: optimize.nnls(design[:, pair], target)[1])
+    if (rows[:, SPILLED] > _SPILLED * rows[:, _WEIGHTS]).sum() < _SPILLING_ROWS:
+        columns = columns[columns != SPILLED]
+        work[SPILLED] = of_kind[SPILLED] * scale[SPILLED] if of_kind is not None else 0.0
+        target = target - design[:, SPILLED] * work[SPILLED]
+    work[columns] = optimize.nnls(design[:, columns], target)[0]
+    work /= scale
+    if to_prior is None:  # never no time at all: the ratio stays finite
+        work[0] = max(work[0], _LEAST_CONSTANT * float(us.min()), _LEAST_US)
+    else:
+        work[prior] = max(work[prior], _LEAST_CONSTANT * to_prior)
+    return nine_digits_each(work)
+
+
+def _ratio_to_prior(rows: Floats, us: Floats) -> float:
+    return nine_digits(float(np.exp(np.median(np.log(us / rows[:, len(TERMS)])))))
+
+
+def _fallback(rows: Floats, us: Floats, kinds: Any, to_prior: float | None) -> tuple[Floats, float]:
+    """Return the terms of all kinds, and how far off they are for a kind that they were fitted without."""
+    if to_prior is not None:
+        work = np.zeros(rows.shape[1])
+        work[-1] = to_prior
+        return work, nine_digits(max(_LEAST_SPREAD, float(np.std(np.log(us / (rows @ work))))))
+    off = []
+    for kind in sorted(set(kinds)):
+        rest = kinds != kind
+        if rest.any():
+            off.append(np.log(us[~rest] / (rows[~rest] @ _work(rows[rest], us[rest], None))))
+    spread = float(np.sqrt(np.mean([np.mean(one**2) for one in off]))) if off else 1.0
+    return _work(rows, us, None), nine_digits(max(_LEAST_SPREAD, spread))
+
+
+def with_stretch(kernels: Kernels, stretch: Mapping[str, float]) -> Kernels:
+    """Return the same with factors on the deviations of kinds."""
+    return replace(kernels, kinds={kind: replace(one, stretch=stretch.get(kind, 1.0)) for kind, one in kernels.kinds.items()})

@@ -1,0 +1,229 @@
+"""Predicts models by what an engine executes: each node, the whole, how far it may be off, and what to measure to know better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from edgeplan.graph.nodes import ExecutedModel, NodeConfig
+from edgeplan.predictors.nodes.features import Floats, Integers, Table, spill
+from edgeplan.predictors.nodes.kernels import Kernels
+from edgeplan.predictors.nodes.whole import Relation, Trust
+
+Source = Literal["measured", "learnt", "guessed"]
+NOTHING: Mapping[str, float] = MappingProxyType({})
+
+#: Without an interval: predictions of which guesses make up more than this share of the time. Of models whose family was left
+#: out, intervals hold as often as they say up to here.
+MOST_GUESSED = 0.3
+#: A whole is known well enough at this deviation: whole models differ by as much from the sums of their measured nodes.
+_ENOUGH = 0.05
+#: Keys of fewer samples are measured first where they take this share of the time.
+_FEW_SAMPLES, _MATTERS = 10, 0.02
+#: Measuring a node takes so long, and so many of its runs, s.
+_NODE_SECONDS, _NODE_RUNS = 0.04, 60
+#: Before all that is chosen by its variance.
+_FIRST = 1e9
+#: Of a normal deviation, what 90 % lie within; bounds of a node are at most so far off, as logarithms.
+_TWO_SIDED, _MOST_BOUND = 1.645, 5.0
+_MOST_SCALED = 2.5  # deviations by which one measured node moves its siblings
+
+
+@dataclass(frozen=True)
+class PredictedNode:
+    """Tells of one executed node.
+
+    Attributes:
+        name: the engine's name.
+        config: what it is.
+        us, low_us, high_us: of all its runs in an inference, and the bounds of these, on their own.
+        source: where it is known from.
+        share: of the time of the model.
+    """
+
+    name: str
+    config: NodeConfig
+    us: float
+    low_us: float
+    high_us: float
+    source: Source
+    share: float
+
+
+@dataclass(frozen=True)
+class NodePrediction:
+    """Tells of one model.
+
+    Attributes:
+        latency_us: of an inference.
+        interval_us: nominal bounds; None where too much is guessed.
+        deviation: of log latency, by its nodes alone.
+        nodes: in the order in which they run.
+    """
+
+    latency_us: float
+    interval_us: tuple[float, float] | None
+    deviation: float
+    nodes: tuple[PredictedNode, ...]
+
+    def share(self, source: Source) -> float:
+        """Return the share of the nodes' time that is known so."""
+        total = sum(node.us for node in self.nodes)
+        return sum(node.us for node in self.nodes if node.source == source) / total if total else 0.0
+
+
+@dataclass
+class _Rows:
+    """Holds the distinct nodes of a model: us and deviation of one run each, and runs in an inference (n,)."""
+
+    configs: list[NodeConfig]
+    keys: tuple[str, ...]
+    us: Floats
+    deviation: Floats
+    runs: Floats
+    measured: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    samples: Integers
+    place: Integers
+
+    def variance(self, total: float) -> tuple[Floats, Floats]:
+        """Return time by deviation of each, over the total, and the same of its key: nodes of one key err together (n,)."""
+        own = self.us * self.runs * self.deviation / total
+        _, code = np.unique(self.keys, return_inverse=True)
+        return own, np.bincount(code, own)[code]
+
+    def relative(self, total: float) -> float:
+        """Return the deviation of the whole, as a share of it."""
+        own, key = self.variance(total)
+        return math.sqrt(float((own * key).sum()))  # squares of keys' sums
+
+
+@dataclass(frozen=True)
+class NodePredictor:
+    """Predicts on one device.
+
+    Attributes:
+        kernels: what nodes take.
+        relation: of whole models to their nodes.
+        trust: how far predictions may be off.
+        device, engine, engine_version: what was measured.
+    """
+
+    kernels: Kernels
+    relation: Relation
+    trust: Trust
+    device: str = ""
+    engine: str = ""
+    engine_version: str = ""
+
+    def predict(self, model: ExecutedModel, known: Mapping[str, float] = NOTHING) -> NodePrediction:
+        """Predict one model.
+
+        Args:
+            model: what is executed.
+            known: measured us of a run, by `NodeConfig.key`.
+        """
+        rows = self._rows(model, known)
+        total = self._total(model, rows)
+        deviation = rows.relative(total) * self.relation.scale
+        half = self.trust.quantile * math.hypot(deviation, self.trust.model_deviation)
+        nodes, bound = [], np.exp(np.minimum(_TWO_SIDED * rows.deviation, _MOST_BOUND))
+        for node, place in zip(model.nodes, rows.place.tolist(), strict=True):
+            us = float(rows.us[place]) * node.times
+            source: Source = "measured" if rows.measured[place] else "learnt"
+            if not rows.measured[place] and rows.deviation[place] > self.trust.guess:
+                source = "guessed"
+            factor = float(bound[place])
+            share = self.relation.scale * us / total
+            nodes.append(PredictedNode(node.name, node.config, us, us / factor, us * factor, source, share))
+        guessed = sum(node.share for node in nodes if node.source == "guessed")
+        interval = None if guessed > MOST_GUESSED else (total * math.exp(-half), total * math.exp(half))
+        return NodePrediction(total, interval, deviation, tuple(nodes))
+
+    def predict_many(self, models: Sequence[ExecutedModel]) -> Floats:
+        """Return us of each model, without intervals (models,). Models that share their objects of equal nodes take the least."""
+        counts = np.array([len(model.nodes) for model in models], np.int64)
+        nodes = list(chain.from_iterable(model.nodes for model in models))
+        table = Table.of([node.config for node in nodes])
+        said = self.kernels.estimate(table, spread=False)
+        of = np.repeat(np.arange(len(models)), counts)
+        times = np.fromiter((node.times for node in nodes), np.float64, len(nodes))
+        spilled = spill(np.array([model.weight_bytes for model in models], np.float64), self.kernels.cache_bytes)
+        us = (said.near[table.place] + said.far[table.place] * spilled[of]) * times
+        sums, runs = np.bincount(of, us, len(models)), np.bincount(of, times, len(models))
+        moved = np.bincount(of, times * table.moved[table.place], len(models))
+        return self.relation.total(sums, runs, moved + [model.weight_bytes for model in models])
+
+    def to_measure(
+        self, model: ExecutedModel, known: Mapping[str, float] = NOTHING, *, seconds: float = 5.0, most: int = 25
+    ) -> list[NodeConfig]:
+        """Return the nodes to measure next, the most telling first: no more than fit into the time, none once it is enough.
+
+        Keys of few samples that matter come first; then what weighs most in the variance of the whole.
+        """
+        rows = self._rows(model, known)
+        total = self._total(model, rows)
+        result: list[NodeConfig] = []
+        while len(result) < most:
+            time = rows.us * rows.runs / total
+            named = {rows.keys[place] for place in np.flatnonzero(rows.measured)}
+            few = (rows.samples < _FEW_SAMPLES) & np.array([name not in named for name in rows.keys], np.bool_)
+            first = few & ~rows.measured & (time > _MATTERS)
+            if not first.any() and rows.relative(total) < _ENOUGH:
+                break
+            own, of_key = rows.variance(total)
+            weight = np.where(first, _FIRST + time, own * of_key) * ~rows.measured
+            best = int(weight.argmax()) if len(weight) else 0
+            if not weight.any() or (seconds := seconds - _NODE_SECONDS - _NODE_RUNS * float(rows.us[best]) / 1e6) < 0:
+                break
+            result.append(rows.configs[best])
+            siblings = np.array([name == rows.keys[best] for name in rows.keys]) & ~rows.measured
+            count = sum(name == rows.keys[best] for name in rows.keys) - int(siblings.sum())
+            rows.deviation[siblings] *= self._unknown(count + 1) / self._unknown(count)
+            rows.measured[best], rows.deviation[best] = True, self.trust.measured_deviation
+        return result
+
+    def _gain(self, count: int) -> float:
+        """Return the best linear guess at what nodes of a key have in common, by the mean of so many of them."""
+        return self.trust.together * count / (1.0 + self.trust.together * (count - 1.0))
+
+    def _unknown(self, count: int) -> float:
+        """Return the share of a deviation that is left when so many siblings are measured."""
+        return math.sqrt(max(1e-6, 1.0 - self.trust.together * self._gain(count)))
+
+    def _total(self, model: ExecutedModel, rows: _Rows) -> float:
+        sums = np.array([float((rows.us * rows.runs).sum())])
+        return float(self.relation.total(sums, np.array([float(rows.runs.sum())]), np.array([float(model.moved_bytes)]))[0])
+
+    def _rows(self, model: ExecutedModel, known: Mapping[str, float]) -> _Rows:
+        table = Table.of([node.config for node in model.nodes])
+        said = self.kernels.estimate(table)
+        context = np.array([float(model.weight_bytes)])
+        us = said.near + said.far * spill(context, self.kernels.cache_bytes)
+        count = len(us)
+        first = np.full(count, -1)
+        first[table.place[::-1]] = np.arange(len(table.place))[::-1]
+        configs = [model.nodes[place].config for place in first.tolist()]
+        runs = np.bincount(table.place, [node.times for node in model.nodes], count).astype(np.float64)
+        rows = _Rows(configs, table.keys, us, said.deviation.copy(), runs, np.zeros(count, np.bool_), said.rows, table.place)
+        if known:
+            self._take(rows, np.array([known.get(config.key, math.nan) for config in configs]))
+        return rows
+
+    def _take(self, rows: _Rows, known: Floats) -> None:
+        """Put in what was measured, and correct what has the same key: nodes of one key err together, as seen out of fold."""
+        rows.measured = np.isfinite(known)
+        for key in {rows.keys[place] for place in np.flatnonzero(rows.measured)}:
+            of_key = np.array([name == key for name in rows.keys])
+            seen, rest = of_key & rows.measured, of_key & ~rows.measured
+            scaled = np.log(known[seen] / rows.us[seen]) / rows.deviation[seen]
+            common = float(np.clip(scaled, -_MOST_SCALED, _MOST_SCALED).mean()) * self._gain(int(seen.sum()))
+            rows.us[rest] *= np.exp(common * rows.deviation[rest])
+            rows.deviation[rest] *= self._unknown(int(seen.sum()))
+        rows.us[rows.measured] = known[rows.measured]
+        rows.deviation[rows.measured] = self.trust.measured_deviation

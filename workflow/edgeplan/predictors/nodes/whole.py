@@ -1,0 +1,126 @@
+"""Relates a model's time to the sum of its nodes, and says how far a sum may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgeplan.predictors.nodes.features import Floats
+from edgeplan.support.lazy import lazily
+from edgeplan.support.rounding import nine_digits
+
+optimize = lazily("scipy.optimize")  # training alone needs it
+
+#: Bytes that a model moves at which half of what large models cost more a node is reached.
+_HALF_MOVED = 2e6
+_FEWEST_MODELS = 8  # for a relation of their own
+_TRUSTED = 0.1  # relative error beyond which a model weighs less
+_REWEIGHTED = 5
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Relation(_Strict):
+    """Relates a model to its nodes: call + scale x sum + nodes x (of each + of each in large models x c / (c + 2 MB)).
+
+    Attributes:
+        call_us: what an inference of one node takes without the node.
+        scale: of the sum of nodes measured alone.
+        node_us: of each node.
+        large_node_us: of each node, where a model moves many bytes c.
+    """
+
+    call_us: float = Field(ge=0)
+    scale: float = Field(default=1.0, gt=0)
+    node_us: float = Field(default=0.0, ge=0)
+    large_node_us: float = Field(default=0.0, ge=0)
+
+    def total(self, sums: Floats, nodes: Floats, moved: Floats) -> Floats:
+        """Return us of models (n,) by sums of their nodes in us, numbers of nodes, and bytes that they move."""
+        extra = self.node_us + self.large_node_us * moved / (moved + _HALF_MOVED)
+        return np.asarray(self.call_us + self.scale * sums + nodes * extra)
+
+    @staticmethod
+    def fit(call_us: float, us: Sequence[float], sums: Floats, nodes: Floats, moved: Floats) -> Relation:
+        """Fit the three numbers to whole models by relative error; models that are far off weigh less."""
+        if len(us) < _FEWEST_MODELS:
+            return Relation(call_us=call_us)
+        measured = np.array(us, np.float64)
+        design = np.column_stack([sums, nodes, nodes * moved / (moved + _HALF_MOVED)]) / measured[:, None]
+        target = np.maximum(measured - call_us, 0.0) / measured
+        weight, found = np.ones(len(us)), np.zeros(3)
+        for _ in range(_REWEIGHTED):
+            found = optimize.nnls(design * weight[:, None], target * weight)[0]
+            weight = np.sqrt(np.minimum(1.0, _TRUSTED / np.maximum(np.abs(target - design @ found), 1e-9)))
+        if found[0] <= 0:  # overheads explain all of these models: none of them tells what a sum is worth
+            return Relation(call_us=call_us)
+        scale, node, large = (nine_digits(float(one)) for one in found)
+        return Relation(call_us=call_us, scale=scale, node_us=node, large_node_us=large)
+
+
+class Trust(_Strict):
+    """Says how far predictions may be off, as seen out of fold.
+
+    Attributes:
+        nominal: coverage of intervals.
+        quantile: half width of an interval over its deviation.
+        model_deviation: of log time of a model whose nodes are all measured.
+        measured_deviation: of log time of a node that was measured.
+        together: share of the variance that nodes of one key have in common.
+        guess: deviation from which on a node is guessed.
+        models: whole models behind these figures.
+    """
+
+    nominal: float = Field(default=0.9, gt=0.5, lt=1)
+    quantile: float = Field(default=1.645, gt=0)
+    model_deviation: float = Field(default=0.07, ge=0)
+    measured_deviation: float = Field(default=0.04, ge=0)
+    together: float = Field(default=0.5, ge=0, le=1)
+    guess: float = Field(default=0.4, gt=0)
+    models: int = Field(default=0, ge=0)
+
+
+def conformal(scores: Floats, nominal: float) -> float:
+    """Return the split conformal quantile of scores (n,)."""
+    rank = min(1.0, np.ceil((len(scores) + 1) * nominal) / len(scores))
+    return nine_digits(float(np.quantile(scores, rank, method="higher")))
+
+
+def common_share(scaled: Floats, groups: Sequence[object]) -> float:
+    """Return the share of the variance of scaled errors that members of a group have in common, over all pairs (0 to 1)."""
+    bounded = np.clip(scaled, -3.0, 3.0)  # one wild error is no sign of many
+    number = {group: place for place, group in enumerate(dict.fromkeys(groups))}
+    at = np.array([number[group] for group in groups], np.int64)
+    count, sums = np.bincount(at), np.bincount(at, bounded)
+    squares = np.bincount(at, bounded**2)
+    paired = count > 1
+    if not paired.any():
+        return Trust().together
+    # A group of many pairs is one observation of what they have in common.
+    between = ((sums**2 - squares)[paired] / (count * (count - 1.0))[paired]).mean()
+    return float(np.clip(between / max(1e-9, (squares[paired] / count[paired]).mean()), 0.05, 0.95))
+
+
+def guess_bound(deviation: Floats, off: Floats) -> float:
+    """Return the deviation from which on nodes are guessed: the one that best tells those off by half and more from others.
+
+    Args:
+        deviation: of each node (n,).
+        off: absolute error of log time (n,).
+    """
+    wrong = off > np.log(1.5)
+    if wrong.sum() < 5:
+        return Trust().guess
+    best, bound = 0.0, Trust().guess
+    for candidate in np.quantile(deviation, np.linspace(0.02, 0.98, 97)):
+        warned = deviation > candidate
+        if not warned.any() or warned.all() or wrong[warned].sum() < 0.6 * wrong.sum():  # half of them, with room for chance
+            continue
+        ratio = wrong[warned].mean() / max(wrong[~warned].mean(), 1.0 / len(off))
+        if ratio > best:
+            best, bound = float(ratio), nine_digits(float(candidate))
+    return max(bound, 1e-3)
