@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from edgeplan.engines.base import Array
+from edgeplan.engines.onnxruntime.operators import operators_of
 from edgeplan.errors import ModelError
 from edgeplan.graph.external_data import everything
 from edgeplan.graph.model_file import read_model
@@ -34,7 +35,7 @@ from edgeplan.graph.onnx.prepare import Preparation, Shapes, give_inputs
 from edgeplan.support.scratch import ScratchFolder
 
 _FATAL_ONLY = 4
-_HOLE, _LEAST_HOLE_BYTES = "hole", 1 << 16
+_HOLE, _NOWHERE, _LEAST_HOLE_BYTES = "hole", "nowhere", 1 << 16
 #: Constants of these types are weights; others are indices and masks, which say what is fused.
 _WEIGHTS = frozenset({"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8"})
 _MASK_RANK = 4
@@ -42,12 +43,6 @@ _EVENT_SUFFIX = "_kernel_time"
 _DTYPES = MappingProxyType({"float": "float32", "double": "float64", "string": "str", "object": "str"})
 #: Their integers of 32 bits are biases, which steer nothing.
 _BIASED = re.compile("QLinear.*|QGemm|.*Integer.*|DequantizeLinear")
-_REORDERS = ("ReorderInput", "ReorderOutput")
-#: Blocked nodes are named after what the last operator fused before blocking writes.
-_BLOCKED = re.compile(r"(.+?)(_bn)?_nchwc(_token_\d+)?")
-_INPUTS_WITH_SUM = 4
-#: What ONNX Runtime calls tensors inside a function that it writes out.
-_INSIDE = "_inlfunc_"
 
 
 class _Ran(NamedTuple):
@@ -103,7 +98,7 @@ def executed_model(
     graphs = [list(graph.node) for graph in everything(optimised, onnx.GraphProto)]
     nodes = [node for graph in graphs for node in graph]
     constants = {tensor.name: tensor for graph in everything(optimised, onnx.GraphProto) for tensor in graph.initializer}
-    operators, ran = _operators(model, nodes, constants), _ran(events, graphs)
+    operators, ran = operators_of(model, nodes, constants), _ran(events, graphs)
     found: dict[tuple[int, NodeConfig], ExecutedNode] = {}
     for one, config in zip(ran, _configs(nodes, ran, constants), strict=True):
         before = found.get((one.place, config))
@@ -173,6 +168,9 @@ def _profiled(
         wanted.add_session_config_entry(key, value)
     wanted.enable_profiling, wanted.profile_file_prefix = True, str(folder / "profile")
     wanted.optimized_model_filepath = str(optimised)
+    (folder / _NOWHERE).symlink_to(os.devnull)  # weights that were laid out anew or folded are written, too
+    wanted.add_session_config_entry("session.optimized_model_external_initializers_file_name", _NOWHERE)
+    wanted.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
     session = ort.InferenceSession(str(file), wanted, providers=["CPUExecutionProvider"])
     try:
         session.run(None, _drawn(session.get_inputs(), 2) | given)
@@ -296,67 +294,3 @@ def _plain(value: Any) -> int | float | str | None:
     if isinstance(value, float):
         return float(str(np.float32(value))) if np.isfinite(value) else None
     return value if isinstance(value, int) else None
-
-
-def _operators(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], constants: Mapping[str, TensorProto]
-) -> list[tuple[str, ...]]:
-    """Return the names of the operators of a file that each node of the optimised model holds.
-
-    They are those between what it writes and what other nodes write; none where neither tensors nor its name tell.
-    """
-    given = [node for graph in everything(model, onnx.GraphProto) for node in graph.node]
-    order = {node.name: place for place, node in enumerate(given)}
-    writer = {name: node for node in given for name in node.output if name}
-    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in given:
-        for name in node.input:
-            readers[name].append(node)
-    folded = {tensor.name for graph in everything(model, onnx.GraphProto) for tensor in graph.initializer} | set(constants)
-    for node in given:  # shapes are known: what follows from them is, too
-        steady = node.op_type in ("Constant", "Shape", "Size") or (node.input and folded.issuperset(filter(None, node.input)))
-        if steady and node.op_type != "DequantizeLinear":
-            folded.update(node.output)
-    carried = {node.input[0]: node.output[0] for node in nodes if node.op_type == "ReorderOutput"}
-    ends = [[] if node.op_type in _REORDERS else _ends(node, carried, writer, readers, given, order) for node in nodes]
-    bounds = {name for its in ends for name in its} | folded
-    found, taken = list[tuple[str, ...]](), set[str]()
-    for its in ends:
-        held, waiting = list[str](), list(its)
-        while waiting:
-            name = waiting.pop()
-            node = writer.get(name)
-            if node is not None and node.name not in taken and (name in its or name not in bounds):
-                taken.add(node.name)
-                held.append(node.name)
-                waiting += node.input
-        found.append(tuple(sorted(held, key=order.__getitem__)))
-    holder = {name: place for place, node in enumerate(nodes) for name in node.input}
-    for place, node in reversed([*enumerate(nodes)]):  # parts of a function belong to its call
-        if not found[place] and (inside := next((name for name in node.output if _INSIDE in name), "")) in holder:
-            found[place] = found[holder[inside]]
-    return found
-
-
-def _ends(
-    node: onnx.NodeProto,
-    carried: Mapping[str, str],
-    writer: Mapping[str, onnx.NodeProto],
-    readers: Mapping[str, Sequence[onnx.NodeProto]],
-    given: Sequence[onnx.NodeProto],
-    order: Mapping[str, int],
-) -> list[str]:
-    """Return the tensors of a file that a node of the optimised model writes, as far as names tell."""
-    if known := [name for one in node.output if (name := carried.get(one, one)) in writer]:
-        return known
-    stem = _BLOCKED.fullmatch(node.name)
-    if stem is None or stem[1] not in writer:
-        return list(given[order[node.name]].output) if node.name in order else []
-    end = stem[1]
-    sums = ("Add", "Sum") if len(node.input) >= _INPUTS_WITH_SUM else ()
-    activation = tuple(one.s.decode() for one in node.attribute if one.name == "activation")
-    for types in filter(None, (sums, activation)):  # fused after the node was named
-        after = readers[end]
-        if writer[end].op_type not in types and len(after) == 1 and after[0].op_type in types:
-            end = after[0].output[0]
-    return [end]
