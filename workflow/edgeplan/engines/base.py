@@ -111,6 +111,8 @@ class Engine(ABC):
     name: ClassVar[str]
     #: Whether `load_profiled` and `executed` work.
     reports_nodes: ClassVar[bool] = False
+    #: Whether `executed_file` works: what is executed is asked of files as users have them.
+    reads_files: ClassVar[bool] = False
     #: Whether copies of a node run among operators and conversions, which counters tell apart from them.
     counts_copies: ClassVar[bool] = False
 
@@ -187,6 +189,19 @@ class Engine(ABC):
             self.load_profiled(write.save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
         ):
             return session.profile([])[0]
+
+    def executed_file(self, path: Path, wanted: Preparation) -> ExecutedModel:
+        """Return the nodes that the engine runs of a file, nothing of which is prepared; nothing is timed.
+
+        Args:
+            path: the file.
+            wanted: what it leaves open.
+
+        Raises:
+            NotImplementedError: the engine is not asked of files (`reads_files` is false).
+            ModelError: the file cannot be read, an axis stays open, or the engine cannot run it.
+        """
+        raise NotImplementedError(f"{self.name} is asked of graphs, not of {path} ({wanted})")
 
     def dispatch_numbers(self) -> Mapping[str, int]:
         """Return the numbers that launches of its kernels follow from (`Processor.numbers`); none where it dispatches none."""

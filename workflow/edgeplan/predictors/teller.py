@@ -38,17 +38,17 @@ class Teller:
             log.info("%s: what is executed is told by fusion rules: %s", device.name, error.what)
 
     @property
-    def tells_files(self) -> bool:
+    def reads_files(self) -> bool:
         """Tell whether the engine is asked of files as users have them, nothing prepared."""
-        return self.engine is not None and self.engine.tells_files
+        return self.engine is not None and self.engine.reads_files
 
     def of_graph(self, graph: Graph) -> ExecutedModel:
         """Tell the nodes of a graph."""
-        if self.engine is None or not self.engine.tells_files:
+        if self.engine is None or not self.engine.reads_files:
             return executed_graph(self.engine, graph, self.rules)
         with ScratchFolder("told") as folder:
             path = save_onnx(graph, Path(folder) / "model.onnx")
-            return replace(self.engine.tell(path, Preparation()), name=graph.name)
+            return replace(self.engine.executed_file(path, Preparation()), name=graph.name)
 
     def of_file(self, path: Path, wanted: Preparation) -> ExecutedModel:
         """Tell the nodes of a file.
@@ -56,6 +56,6 @@ class Teller:
         Raises:
             ModelError: it cannot be read, an axis stays open, or the engine cannot run it.
         """
-        if self.engine is not None and self.engine.tells_files:
-            return replace(self.engine.tell(path, wanted), name=path.name)
+        if self.engine is not None and self.engine.reads_files:
+            return replace(self.engine.executed_file(path, wanted), name=path.name)
         return replace(self.of_graph(simplify(load_prepared(path, wanted))), name=path.name)

@@ -42,6 +42,29 @@ def printed(table: str, index: str | None = None) -> pd.DataFrame:
     return frame if index is None else frame.set_index(index)
 
 
+#: Kernels of the paper by the type of an executed node; convolutions are told apart by their key.
+_KERNELS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("Gemm", "FusedGemm", "MatMul"), "fc"),
+        "MaxPool": "maxpool",
+        **dict.fromkeys(("AveragePool", "GlobalAveragePool"), "avgpool"),
+        "HardSwish": "hswish",
+        "Transpose": "transpose",
+        "BatchNormalization": "bn",
+        "Add": "add",
+        "Concat": "concat",
+    }
+)
+
+
+def kernel_of(key: str) -> str:
+    """Return the paper's kernel that nodes of a key are, else the type of the node."""
+    name = key.partition("/")[2].rpartition(":")[2]
+    if key.startswith("convolution/"):
+        return "dwconv" if "-depthwise" in name else "conv"
+    return _KERNELS.get(name.partition("-")[0], name.partition("-")[0].lower())
+
+
 def family_key(name: str) -> str:
     """Return this project's name of a family, whatever the spelling: `MobileNet_V2`, `MobileNetv2s` -> `mobilenetv2`."""
     plain = "".join(c for c in name.lower() if c.isalnum())

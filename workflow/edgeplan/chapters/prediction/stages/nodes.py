@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -19,16 +19,15 @@ from edgeplan.chapters.prediction.models import graphs, read_models
 from edgeplan.chapters.prediction.sampling.sweeps import check_graphs, random_graphs, sweep_graphs
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.stages.calibration import calibrating_models
-from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.engines.base import Engine
+from edgeplan.devices.config import load_device
 from edgeplan.errors import ModelError
-from edgeplan.graph.fusion_rules import FusionRules, read_rules
+from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernel_nodes import executed_graph, node_config
+from edgeplan.graph.kernel_nodes import node_config
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode
-from edgeplan.graph.onnx.prepare import load_prepared
-from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.graph.simplify import simplify
+from edgeplan.predictors.teller import Teller
 from edgeplan.support import cpus
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.scratch import ScratchFolder
@@ -62,56 +61,25 @@ def tell_nodes(params: PredictionParams, *, device: Path, models: Path, rules: P
         rows: list[dict[str, object]] = []
         with ThreadPoolExecutor(cpus.workers()) as pool:
             while batch := list(itertools.islice(asked, _BATCH)):  # a few at a time: they hold files and graphs
-                for one, found in zip(batch, pool.map(teller.tell, batch), strict=True):
+                for one, found in zip(batch, pool.map(partial(_told, teller), batch), strict=True):
                     rows += node_rows(found, one.family, one.part) if found else ()
     write_parquet(pd.DataFrame(rows, columns=list(COLUMNS)), nodes)
 
 
-class Teller:
-    """Asks an engine what it executes.
-
-    Args:
-        device: whose engine is asked.
-        rules: decide where the engine tells nothing.
-    """
-
-    def __init__(self, device: DeviceFile, rules: FusionRules) -> None:
-        self.rules = rules
-        try:
-            self.engine: Engine | None = device.load_engine()
-        except Exception as error:  # noqa: BLE001  no engine, no driver: whatever it is, the rules decide
-            log.warning("%s: what its engine executes is told by the fusion rules: %s", device.name, error)
-            self.engine = None
-
-    @property
-    def tells_files(self) -> bool:
-        """Tell whether the engine is asked of files as users have them."""
-        return self.engine is not None and self.engine.tells_files
-
-    def of_graph(self, graph: Graph) -> ExecutedModel:
-        """Tell the nodes of a graph."""
-        if self.engine is None or not self.engine.tells_files:
-            return executed_graph(self.engine, graph, self.rules)
-        with ScratchFolder("told") as folder:
-            path = save_onnx(graph, Path(folder) / "model.onnx")
-            return replace(self.engine.tell(path), name=graph.name)
-
-    def tell(self, asked: _Asked) -> ExecutedModel | None:
-        """Tell the nodes of one of many models; None of a file that cannot be read."""
-        if asked.part == parts.OPERATORS and isinstance(asked.model, Graph):
-            return replace(_operators(asked.model), name=asked.name)
-        try:
-            if isinstance(asked.model, Graph):
-                return replace(self.of_graph(asked.model), name=asked.name)
-            found = self.engine.tell(asked.model) if self.engine and self.tells_files else None
-            found = found or self.of_graph(simplify(load_prepared(asked.model)))
-            return replace(found, name=asked.name)
-        except ModelError as error:
-            log.info("%s is left out: %s", asked.name, error.what)
-            return None
-        finally:
-            if isinstance(asked.model, Path):
-                os.truncate(asked.model, 0)
+def _told(teller: Teller, asked: _Asked) -> ExecutedModel | None:
+    """Tell the nodes of one of many models; None of a file that cannot be read."""
+    try:
+        if isinstance(asked.model, Graph):
+            found = _operators(asked.model) if asked.part == parts.OPERATORS else teller.of_graph(asked.model)
+        else:
+            found = teller.of_file(asked.model, Preparation())
+        return replace(found, name=asked.name)
+    except ModelError as error:
+        log.info("%s is left out: %s", asked.name, error.what)
+        return None
+    finally:
+        if isinstance(asked.model, Path):
+            asked.model.unlink()
 
 
 def _operators(graph: Graph) -> ExecutedModel:
@@ -143,7 +111,7 @@ def _asked(params: PredictionParams, evaluated: pd.DataFrame, teller: Teller, fo
     ):
         yield from (_Asked(graph.name, part, part, graph) for graph in of_part)
     for model in export_models(params.seed, params.sampling.exports_per_family):
-        if teller.tells_files or model.is_float:
+        if teller.reads_files or model.is_float:
             path = model.write(folder / f"{model.name}.onnx")
             yield _Asked(model.name, model.family, parts.EXPORTED, path)
 

@@ -1,0 +1,54 @@
+"""Keeps what single nodes were measured to take on a device: what was measured is predicted by nothing better.
+
+Beside the predictor lie the nodes that it was trained on; what users measure besides is kept in the state folder.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.errors import FormatError
+from edgeplan.support.files import state_folder, write_atomically
+
+_FILE = "measured.npz"
+
+
+def write_measured(folder: Path, known: Mapping[str, float]) -> None:
+    """Write times (us) by `NodeConfig.key`, the same bytes for the same times."""
+    keys = sorted(known)
+    arrays = {"keys": np.array(keys, "S20"), "us": np.array([known[key] for key in keys], np.float32)}
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    write_atomically(folder / _FILE, write)
+
+
+def read_measured(folder: Path) -> dict[str, float]:
+    """Read what `write_measured` wrote; nothing where there is no such file.
+
+    Raises:
+        FormatError: it cannot be read.
+    """
+    path = folder / _FILE
+    if not path.is_file():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            keys, us = stored["keys"], stored["us"]
+        if keys.dtype.kind != "S" or us.dtype.kind != "f" or keys.shape != us.shape or not (us > 0).all():
+            raise ValueError("it holds no times by key")
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        what = f"measured kernels cannot be read: {error}"
+        raise FormatError(what, where=str(path), next_step="remove the file: they are then measured again") from error
+    return dict(zip((key.decode() for key in keys.tolist()), us.tolist(), strict=True))
+
+
+def own_folder(device: str, engine: str, version: str) -> Path:
+    """Return the folder of what users measured of nodes on a device, with one version of its engine."""
+    return state_folder() / "measured" / f"{device}-{engine}-{version}".replace("/", "_")
