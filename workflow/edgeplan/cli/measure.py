@@ -74,28 +74,23 @@ def headlines(found: Measured) -> Iterator[str]:
     """Yield the lines on a measurement without its kernels."""
     yield f"{found.model} on {found.device}"
     noisy = ": noisy, trust it no further" if found.noise > _NOISY else ""
-    yield f"measured    {found.latency_ms:.3f} ms, blocks differ by +-{100 * found.noise:.1f} %{noisy}"
-    yield f"            as run: least {found.least_ms:.3f} ms, median {found.median_ms:.3f} ms"
-    yield f"            the machine was {found.slowness:.2f} times as slow as when quiet, which is divided out"
+    yield f"measured    {found.latency_ms:.3f} ms as it ran (median; least {found.least_ms:.3f}), blocks differ by +-{100 * found.noise:.1f} %{noisy}"
+    yield f"            {found.normalised_ms:.3f} ms where the machine is quiet: it was {found.slowness:.2f} times as slow"
     if found.throttled > _WAITED:
         yield f"noise       a CPU quota stopped the model for {100 * found.throttled:.0f} % of the time: it takes less without"
     if found.waited > _WAITED:
         yield f"noise       other work had the processor for {100 * found.waited:.0f} % of the time: the model alone takes less"
     prediction = found.prediction
-    if prediction is None:
+    if prediction is None or found.deviation is None:
         yield f"predicted   {found.without_prediction}"
         yield f"            to have predictions: {found.next_step}"
     else:
         yield f"predicted   {prediction.latency_ms:.3f} ms ({reach(prediction)})"
-        if found.deviation is None:
-            missing = ", ".join(prediction.missing)
-            yield f"            covers {100 * prediction.coverage:.1f} % of the kernels; without: {missing}"
-        else:
-            side = "inside" if found.inside else "outside"
-            told = "" if found.inside is None else f"; the measured latency is {side} the interval"
-            yield f"deviation   {100 * found.deviation:+.1f} %{told}"
-        if found.other_machine:
-            yield f"            the predictions are for another machine ({found.other_machine}), not for this one;"
+        side = "inside" if found.inside else "outside"
+        told = "" if found.inside is None else f"; the measured latency is {side} the interval"
+        yield f"deviation   {100 * found.deviation:+.1f} %{told}"
+        if prediction.about:
+            yield f"            {prediction.about};"
             adapt = f"edgeplan device adapt NAME --from {found.device}"
             yield f"            for this one: {adapt} (a minute), or make reproduce DEVICE={found.device}"
         yield from (f"            {line.removeprefix('warning: ')}" for line in warnings(prediction))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
 _NAMED = 3  # kernels of a warning
+_SECONDS = 5.0
 
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
 
@@ -32,10 +33,13 @@ def predict(
     batch: BatchOption = None,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
+    measure: Annotated[
+        float,
+        typer.Option(min=0.0, max=600.0, help="Seconds to measure, on the device, what weighs most in the interval; it is kept."),
+    ] = 0.0,
 ) -> None:
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
-    found = api.predict(model, device, results=results, partial=partial, preparation=preparation(shape, values, batch))
+    found = api.predict(model, device, results=results, measure=measure, preparation=preparation(shape, values, batch))
     for line in warnings(found):
         say(line, err=True)
     if as_json:
@@ -50,22 +54,16 @@ def predict(
 def prediction_document(found: Prediction) -> dict[str, Any]:
     """Return a prediction as `--json` prints it."""
     document = asdict(found)
-    document["missing"] = list(found.missing)
-    document["unfamiliar"] = [{"name": name, "why": why} for name, why in found.unfamiliar]
-    document["stand_ins"] = [{"name": name, "kind": kind, "predicted_as": other} for name, kind, other in found.stand_ins]
     document["kernels"] = list(document["kernels"])
     del document["about"]  # for people
     return document
 
 
 def reach(found: Prediction) -> str:
-    """Tell how far a prediction reaches: its interval; with guesses among the kernels that it has none."""
-    bounds = f"{found.low_ms:.3f} to {found.high_ms:.3f} ms"
-    if found.interval is not None:
-        return f"{100 * found.interval:.0f} % interval {bounds}"
-    count = len({node for node, _ in found.unfamiliar})
-    guesses = f"{count} kernel{'s are guesses' if count > 1 else ' is a guess'}"
-    return f"no interval: {guesses}, {100 * found.guess_share:.1f} % of it; at least {bounds}"
+    """Tell how far a prediction reaches: its interval, or that it has none."""
+    if found.low_ms is None or found.high_ms is None:
+        return f"no interval: {100 * found.shares['guessed']:.0f} % of it is guessed"
+    return f"{100 * found.interval:.0f} % interval {found.low_ms:.3f} to {found.high_ms:.3f} ms"
 
 
 def _print_prediction(found: Prediction) -> None:
@@ -73,38 +71,25 @@ def _print_prediction(found: Prediction) -> None:
         return escape(escaped(str(text)))  # of a file that may hold anything: square brackets are no markup here
 
     lines = [f"{name(found.model)} on {found.device}: [bold]{found.latency_ms:.3f} ms[/bold] ({reach(found)})"]
-    if found.coverage != 1.0:
-        lines.append(f"covers {100 * found.coverage:.1f} % of the kernels; without: {name(', '.join(found.missing))}")
-    if found.stand_ins:
-        lines.append(f"{100 * found.stand_in_share:.1f} % of it is of kinds that were not measured")
-    table = Table("kernel", "type", "implementation", box=None, pad_edge=False)
+    table = Table("kernel", "type", "operators", box=None, pad_edge=False)
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")
+    table.add_column("from")
     for kernel in found.kernels:
         share = f"{100 * kernel.share:.1f} %"
-        table.add_row(name(kernel.name), kernel.type, kernel.implementation, f"{kernel.latency_ms:.4f}", share)
-    if found.call_ms:  # part of the latency: without it the lines do not add up to the whole
-        table.add_row("(call)", "", "", f"{found.call_ms:.4f}", f"{100 * found.call_ms / found.latency_ms:.1f} %")
+        held = name(", ".join(kernel.operators))
+        table.add_row(name(kernel.name), name(kernel.type), held, f"{kernel.latency_ms:.4f}", share, kernel.source)
+    # part of the latency: without it the lines do not add up to the whole
+    table.add_row("(call, between kernels)", "", "", f"{found.call_ms:.4f}", f"{100 * found.call_ms / found.latency_ms:.1f} %", "")
     show(*lines, table)
+    show(", ".join(f"{100 * share:.0f} % {source}" for source, share in found.shares.items()))
 
 
 def warnings(found: Prediction) -> Iterator[str]:
-    """Yield a line on the kernels that are guesses, and one on those of kinds that were not measured."""
-    if found.unfamiliar:
-        listed = _listed(found.unfamiliar)
-        yield f"warning: unlike anything measured on this device, so guesses without an interval: {listed}"
-    if found.stand_ins:
-        how = {"bytes": "by the bytes moved, at the pace of kinds that were measured"}
-        listed = _listed([(n, f"{kind}: {how.get(to, f'as {to} of the same sizes')}") for n, kind, to in found.stand_ins])
-        yield f"warning: of kinds not measured on this device, so that they may be off by more: {listed}"
-
-
-def _listed(nodes: Sequence[tuple[str, str]]) -> str:
-    """List nodes by what is said of them, some of each."""
-    of: dict[str, list[str]] = {}
-    for node, why in nodes:
-        of.setdefault(why, []).append(escaped(node))
-    return "; ".join(
-        f"{', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''} ({why})"
-        for why, names in of.items()
-    )
+    """Yield a line on the kernels that are guesses, if there are any."""
+    guessed = sorted((k for k in found.kernels if k.source == "guessed"), key=lambda k: -k.latency_ms)
+    if guessed:
+        names = ", ".join(escaped(kernel.name) for kernel in guessed[:_NAMED])
+        more = f" and {len(guessed) - _NAMED} more" if len(guessed) > _NAMED else ""
+        share = 100 * found.shares["guessed"]
+        yield f"warning: {share:.0f} % of the time is guessed ({names}{more}); --measure {_SECONDS:g} measures it on the device"

@@ -149,6 +149,15 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{self.name} does not report its nodes")
 
+    def load_file(self, path: Path, wanted: Preparation) -> Session:
+        """Load a file as a user has it, nothing of which is prepared, and bind inputs of the sizes that are wanted.
+
+        Raises:
+            NotImplementedError: the engine is not asked of files (`reads_files` is false).
+            ModelError: the file cannot be read, an axis stays open, or the engine cannot run it.
+        """
+        raise NotImplementedError(f"{self.name} loads graphs, not {path} ({wanted})")
+
     def load_copies(self, config: NodeConfig, copies: int) -> Session:
         """Load copies of an executed node, side by side in one model.
 

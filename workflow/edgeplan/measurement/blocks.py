@@ -19,7 +19,7 @@ from edgeplan.engines.base import Engine, ProfiledSession, Session
 from edgeplan.errors import ModelError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.preemption import timed_runs
-from edgeplan.measurement.records import AnySubject, Measurement, NodeSubject
+from edgeplan.measurement.records import AnySubject, FileSubject, Measurement, NodeSubject, Subject
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.support.scratch import ScratchFolder
@@ -42,19 +42,39 @@ class _Loaded:
     counting_runs: int = 0
 
 
+def load_plain(engine: Engine, subject: AnySubject, folder: Path) -> Session:
+    """Load a subject without counters; what is written for it goes into the folder, and away again.
+
+    Raises:
+        ModelError: the engine refuses a node.
+    """
+    if isinstance(subject, NodeSubject):
+        return engine.load_copies(subject.config, subject.copies)
+    path = folder / f"{subject.id}.onnx"
+    try:
+        if isinstance(subject, FileSubject):
+            return engine.load_file(subject.write(path), subject.wanted)
+        return engine.load(subject.file or save_onnx(subject.graph, path), subject.graph)
+    finally:
+        for leftover in folder.glob(f"{path.name}*"):
+            leftover.unlink()
+
+
 def _load(engine: Engine, subject: AnySubject, folder: Path) -> Iterator[_Loaded]:
     """Load a subject; a node that the engine refuses ends no batch of hundreds."""
-    if isinstance(subject, NodeSubject):
-        try:
-            yield _Loaded(subject, engine.load_copies(subject.config, subject.copies), None)
-        except ModelError as error:
-            log.warning("a node is left out: %s (%s)", error.what, error.where)
+    try:
+        plain = load_plain(engine, subject, folder)
+    except ModelError as error:
+        if not isinstance(subject, NodeSubject):
+            raise
+        log.warning("a node is left out: %s (%s)", error.what, error.where)
         return
-    model = subject.file or save_onnx(subject.graph, folder / f"{subject.id}.onnx")
-    plain = engine.load(model, subject.graph)
-    counting = engine.load_profiled(model, subject.graph) if subject.profiled else None
-    for leftover in folder.glob(f"{subject.id}.onnx*"):
-        leftover.unlink()
+    counting = None
+    if isinstance(subject, Subject) and subject.profiled:
+        path = folder / f"{subject.id}.onnx"
+        counting = engine.load_profiled(subject.file or save_onnx(subject.graph, path), subject.graph)
+        for leftover in folder.glob(f"{path.name}*"):
+            leftover.unlink()
     yield _Loaded(subject, plain, counting)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +17,7 @@ from edgeplan.engines.base import EngineNode
 from edgeplan.engines.copies import copies_of
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.nodes import NodeConfig, Operand
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.graph.onnx.write import weight_bytes
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
@@ -88,7 +89,30 @@ class NodeSubject:
         return self.copies * self.config.weight_bytes
 
 
-AnySubject = Subject | NodeSubject
+@dataclass(frozen=True)
+class FileSubject:
+    """A subject is an ONNX file as a user has it: nothing of it is prepared.
+
+    Attributes:
+        name: tells files with other contents apart; it is what rows are kept by.
+        write: writes the file at a path, or hands out that of one that is there.
+        wanted: what it leaves open.
+        weight_bytes: bytes of its weights.
+    """
+
+    name: str
+    write: Callable[[Path], Path]
+    wanted: Preparation = field(default_factory=Preparation)
+    weight_bytes: int = 0
+    profiled: ClassVar[bool] = False
+
+    @cached_property
+    def id(self) -> str:
+        """Return the digest of the name."""
+        return hashlib.sha256(f"file {self.name}".encode()).hexdigest()[:20]
+
+
+AnySubject = Subject | NodeSubject | FileSubject
 _ONE = (Operand("float32", (1,)),)
 #: A call of one node that does next to nothing, and of many: see `call_us`.
 CALLS = tuple(NodeSubject(NodeConfig("Identity", inputs=_ONE, outputs=_ONE), copies=copies) for copies in (1, 64))

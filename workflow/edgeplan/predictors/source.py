@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +11,15 @@ from pydantic import BaseModel, ConfigDict
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, FormatError, StoreError
+from edgeplan.graph.nodes import NodeConfig
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
-from edgeplan.predictors.card import ADAPTED
-from edgeplan.predictors.distilled import load_distilled
-from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.nodes.predictor import NodePredictor
+from edgeplan.predictors.nodes.storing import load
+from edgeplan.predictors.store import own_folder, read_measured
 from edgeplan.support.files import read_json
+from edgeplan.support.frames import read_parquet
 from edgeplan.support.machine import fingerprint
-from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
+from edgeplan.workspace import DEVICE_NAME, KERNELS, SHIPPED, is_path, workspace
 
 _CARD = "card.json"
 
@@ -37,7 +40,15 @@ class _Machine(BaseModel):
     cpu: str = ""
     fingerprint: str = ""
     engine_version: str = ""
+    nominal_compute_us: float = 0.0
+    nominal_bandwidth_us: float = 0.0
     device: _Device = _Device()
+
+    @property
+    def nominal_us(self) -> tuple[float, float] | None:
+        """Return what the references take there, if it is told."""
+        found = (self.nominal_compute_us, self.nominal_bandwidth_us)
+        return found if min(found) > 0 else None
 
     def processor_of(self, device: str, engine: str) -> str:
         """Return what computes on a device: the processor of the machine, or a GPU or a slice of one."""
@@ -62,25 +73,43 @@ class Source:
 
     Attributes:
         device: its name.
-        predictor: its predictors.
+        predictor: its predictor.
+        known: us of nodes that were measured there, by `NodeConfig.key`.
         rules: its fusion rules.
         shipped: whether they come with the package.
         processor: the CPU or the GPU that they were measured on; "" if nobody has noted it.
         here: whether that is this machine.
+        nominal_us: what the references of the clock and of the memory take there; none where nobody has noted it.
+        scale: of all times, where they are brought to another machine.
+        folder: that they were read from.
     """
 
     device: str
-    predictor: DevicePredictor
+    predictor: NodePredictor
+    known: Mapping[str, float]
     rules: FusionRules
     shipped: bool
     processor: str
     here: bool
+    nominal_us: tuple[float, float] | None = None
+    scale: float = 1.0
+    folder: Path = Path()
+
+    def kernels(self) -> list[tuple[NodeConfig, int, float]]:
+        """Read the nodes that the predictor was trained on: what they are, bytes of the weights around them, us."""
+        rows = read_parquet(self.folder / KERNELS, "config", "context_bytes", "us")
+        return [
+            (NodeConfig.from_json(text), int(context), float(us))
+            for text, context, us in zip(rows["config"], rows["context_bytes"], rows["us"], strict=True)
+        ]
 
     def about(self) -> str:
         """Tell whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
         if self.here or not (self.shipped or self.processor):
             return ""
-        rows = f"rows of {self.predictor.card.measured_at}, {'shipped' if self.shipped else 'of this workspace'}"
+        if self.scale != 1.0:
+            return f"predicted for this machine: times of {self.processor or 'another processor'} x {self.scale:.2f}, by references"
+        rows = f"rows of {self.predictor.measured_at}, {'shipped' if self.shipped else 'of this workspace'}"
         return f"predicted for {self.processor or 'another processor'} ({rows}), not for this machine"
 
 
@@ -99,23 +128,14 @@ def find_predictors(name_or_path: str, results: Path | None = None, *, engine: s
         device = load_device(name_or_path).name  # says so where there is no such device at all
     own = folder / device
     if (own / "predictors" / _CARD).is_file():
-        predictor, rules = _loaded(own / "predictors"), read_rules(own / "fusion" / "rules.json")
-        return _source(device, predictor, rules, own / "evaluation" / "environment.json", shipped=False)
+        rules, environment = own / "fusion" / "rules.json", own / "evaluation" / "environment.json"
+        return _source(device, own / "predictors", rules, environment, shipped=False)
     kept = SHIPPED / device
     if results is None and (kept / _CARD).is_file():
-        return _source(device, load_distilled(kept), read_rules(kept / "rules.json"), kept / "environment.json", shipped=True)
+        return _source(device, kept, kept / "rules.json", kept / "environment.json", shipped=True)
     adapt = f"edgeplan device adapt {name_or_path}" + (f" --results {results}" if results else "")
     ways = [f"{adapt} (a minute),"] if _adaptable(name_or_path) else []
     raise _no_predictors(device, folder, engine, ways, checkout=(found.root / "Makefile").is_file())
-
-
-def _loaded(folder: Path) -> DevicePredictor:
-    """Load the predictors in a folder, trained there or adapted from another device's."""
-    if (folder / ADAPTED).is_file():
-        from edgeplan.predictors.adapted import AdaptedPredictor  # noqa: PLC0415  few devices are
-
-        return AdaptedPredictor.load(folder)
-    return DevicePredictor.load(folder)
 
 
 def _engine(card: Path) -> str:
@@ -126,14 +146,17 @@ def _engine(card: Path) -> str:
         return ""
 
 
-def _source(device: str, predictor: DevicePredictor, rules: FusionRules, environment: Path, *, shipped: bool) -> Source:
+def _source(device: str, folder: Path, rules: Path, environment: Path, *, shipped: bool) -> Source:
     machine = read_json(environment, _Machine, "the environment of the rows") if environment.is_file() else _Machine()
+    predictor = load(folder)
+    own = own_folder(device, predictor.engine, predictor.engine_version)
     try:
         here = machine.fingerprint == fingerprint()
     except StoreError:  # a machine without an id, and nowhere to keep one
         here = False
-    processor = machine.processor_of(device, predictor.card.engine)
-    return Source(device, predictor, rules, shipped, processor, here)
+    processor = machine.processor_of(device, predictor.engine)
+    known = read_measured(folder) | (read_measured(own) if here else {})
+    return Source(device, predictor, known, read_rules(rules), shipped, processor, here, machine.nominal_us, folder=folder)
 
 
 def _adaptable(name_or_path: str) -> bool:

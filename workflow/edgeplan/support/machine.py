@@ -44,6 +44,12 @@ def cache_sizes() -> list[str]:
     return [" ".join(_read(str(folder / part)) for part in ("level", "type", "size")) for folder in folders]
 
 
+def last_cache_bytes() -> int:
+    """Return the size of the first core's last cache; 32 MiB where the system tells none."""
+    sizes = [size for one in cache_sizes() if (size := one.split()[-1]).endswith("K") and size[:-1].isdigit()]
+    return 1024 * int(sizes[-1][:-1]) if sizes else 32 << 20
+
+
 def machine_id() -> str:
     """Return the id that the system gave this machine, or, where it gave none, one drawn once and kept in the state folder."""
     given = _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id")

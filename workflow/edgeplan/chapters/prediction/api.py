@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.chapters.prediction.comparison import Measured, measure_model
-from edgeplan.chapters.prediction.model_prediction import Prediction, predict_graph
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, load_prepared, prepare_file
-from edgeplan.graph.simplify import simplify
+from edgeplan.chapters.prediction.further import brought_here, measured_further
+from edgeplan.chapters.prediction.model_prediction import Prediction, predict_executed
+from edgeplan.devices.config import load_device
+from edgeplan.graph.onnx.prepare import Preparation, Shapes
 from edgeplan.predictors.source import find_predictors
+from edgeplan.predictors.teller import Teller
 from edgeplan.support.files import FilePath
-from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workspace import workspace
 
 
@@ -22,7 +23,7 @@ def predict(
     device: FilePath = "cpu-onnxruntime",
     *,
     results: FilePath | None = None,
-    partial: bool = False,
+    measure: float = 0.0,
     preparation: Preparation | None = None,
     shape: Shapes | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
@@ -34,22 +35,24 @@ def predict(
         model: ONNX file.
         device: name of the device, or path of its file.
         results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
-        partial: predict what can be, where kernels have no predictor.
+        measure: seconds to measure what weighs most in the interval, on the device; it is kept for later predictions.
         preparation: what the file leaves open; or, in its place, the three that follow.
         shape: sizes of inputs with open axes, by name.
         set: values of inputs that steer the graph, by name: numbers, truth values, or sequences of them.
         batch: size of the open axis of examples.
 
     Raises:
-        ModelError: the file cannot be read or holds what is not known.
-        PredictionError: a kernel has no predictor, unless `partial`.
-        FormatError, DeviceError: there are no predictors of that device.
+        ModelError: the file cannot be read, an axis stays open, or the engine cannot run it.
+        FormatError, DeviceError: there are no predictors of that device, or it cannot be measured.
+        BusyError: it is to be measured, and another process is measuring.
     """
-    source = find_predictors(str(device), None if results is None else Path(results))
-    path = Path(model)
-    return predict_graph(
-        simplify(load_prepared(path, Preparation.given(preparation, shape, set, batch))), path.name, source, partial=partial
-    )[0]
+    file, source = load_device(device), find_predictors(str(device), None if results is None else Path(results))
+    wanted = Preparation.given(preparation, shape, set, batch)
+    source = brought_here(file, source)
+    executed = Teller(file, source.rules).of_file(Path(model), wanted)
+    if measure:
+        source = measured_further(file, source, executed, seconds=measure)
+    return predict_executed(executed, source)
 
 
 def measure(
@@ -84,12 +87,11 @@ def measure(
         DeviceError: unknown device, engine not installed, or cores that may not be used.
         BusyError: another process is measuring.
     """
-    path = Path(model)
-    with ScratchFolder("prepared") as folder:
-        return measure_model(
-            prepare_file(path, Preparation.given(preparation, shape, set, batch), Path(folder) / path.name),
-            Path(device) if isinstance(device, PathLike) else device,
-            seconds=seconds,
-            results=None if results is None else Path(results),
-            rows=workspace().rows if rows is None else Path(rows),
-        )
+    return measure_model(
+        Path(model),
+        Preparation.given(preparation, shape, set, batch),
+        Path(device) if isinstance(device, PathLike) else device,
+        seconds=seconds,
+        results=None if results is None else Path(results),
+        rows=workspace().rows if rows is None else Path(rows),
+    )

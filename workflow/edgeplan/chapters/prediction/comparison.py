@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from edgeplan.chapters.prediction.model_prediction import Prediction, predict_graph
-from edgeplan.chapters.prediction.sampling.labels import CounterModel, node_labels
-from edgeplan.devices.config import load_device
+from edgeplan.chapters.prediction.further import brought_here, measure_configs
+from edgeplan.chapters.prediction.model_prediction import KernelLatency, Prediction, predict_executed
+from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.engines.registry import engine_class
 from edgeplan.errors import FormatError, PredictionError
-from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import Kernel, make_kernel
+from edgeplan.graph.nodes import ExecutedModel
+from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.measurement.records import Measurement
-from edgeplan.measurement.whole_model import measure_file
+from edgeplan.measurement.records import FileSubject, Subject
+from edgeplan.measurement.whole_model import measure_subject
 from edgeplan.predictors.source import find_predictors
+from edgeplan.predictors.teller import Teller
+from edgeplan.support.scratch import ScratchFolder
 
-_REORDER = "reorder"
 _US_PER_MS = 1e3
+#: Distinct kernels that are measured, at most: those that take the longest.
+_MOST_KERNELS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class KernelComparison:
-    """Compares one kernel, or several that the engine runs otherwise than predicted, in ms; None: not known.
+    """Compares one executed node, in ms; None: not known.
 
     Attributes:
-        name: names of the predicted kernels, else of the engine's operators.
-        type: kinds of the operators; "reorder" for a layout conversion.
+        name, type: the engine's.
         predicted_ms: latency that the predictors give.
-        measured_ms: latency that the engine counted, brought to the plain run: counters inflate small kernels.
+        measured_ms: of the node in copies, by itself.
     """
 
     name: str
@@ -52,9 +56,10 @@ class Measured:
 
     Attributes:
         model, device: names.
-        latency_ms: median over blocks of the least run, at the speed of this machine when it is quiet.
+        latency_ms: median run, as it ran: what a user meets.
+        normalised_ms: the same at the speed of this machine when it is quiet: median over blocks.
         noise: how far that can be trusted: half the range of the middle blocks, relative.
-        least_ms, median_ms: least and median run as they were, at the speed that the machine had.
+        least_ms: least run as it was.
         slowness: how many times as slow as when it is quiet the machine was meanwhile.
         waited: share of the time that others had this process's processors: what it took then is in the figures.
         throttled: share of the time that a CPU quota of a control group stopped it, which is in them as well.
@@ -62,16 +67,16 @@ class Measured:
         prediction: prediction for the device, None where there is none.
         without_prediction: why, and `next_step` what to do.
         other_machine: the processor that the predictions are for, "" if it is this machine or not known.
-        kernels: predicted beside measured; empty without node times.
-        without_kernels: why there are no node times.
+        kernels: predicted beside measured; empty where copies of nodes cannot be measured.
+        without_kernels: why.
     """
 
     model: str
     device: str
     latency_ms: float
+    normalised_ms: float
     noise: float
     least_ms: float
-    median_ms: float
     slowness: float
     waited: float
     throttled: float
@@ -85,38 +90,44 @@ class Measured:
 
     @property
     def deviation(self) -> float | None:
-        """Return predicted over measured latency, less 1; None without a prediction of the whole model."""
-        whole = self.prediction is not None and self.prediction.coverage == 1
-        return self.prediction.latency_ms / self.latency_ms - 1 if self.prediction is not None and whole else None
+        """Return predicted over measured latency, less 1; None without a prediction."""
+        return None if self.prediction is None else self.prediction.latency_ms / self.latency_ms - 1
 
     @property
     def inside(self) -> bool | None:
-        """Tell whether the measured latency lies in the predicted interval; None without one, or one of the whole model."""
-        if self.prediction is None or self.prediction.interval is None or self.prediction.coverage != 1:
+        """Tell whether the measured latency lies in the predicted interval; None without one."""
+        if self.prediction is None or self.prediction.low_ms is None or self.prediction.high_ms is None:
             return None
         return self.prediction.low_ms <= self.latency_ms <= self.prediction.high_ms
 
 
-def measure_model(model: Path, device: str | Path, *, seconds: float, results: Path | None, rows: Path) -> Measured:
-    """Measure a model, and predict it where the device has predictors: see `edgeplan.api.measure`."""
+def measure_model(
+    model: Path, wanted: Preparation, device: str | Path, *, seconds: float, results: Path | None, rows: Path
+) -> Measured:
+    """Measure a model as a user runs it, and predict it where the device has predictors: see `edgeplan.api.measure`."""
     file = load_device(device)
     file.require_local("a model with weights of its own is measured")
-    graph = simplify(load_onnx(model))
-    prediction, kernels, reason, following = None, tuple[Kernel, ...](), "", ""
+    prediction, executed, reason, following = None, None, "", ""
     try:
-        source = find_predictors(str(device), results)
-        prediction, kernels = predict_graph(graph, model.name, source, partial=True)
+        source = brought_here(file, find_predictors(str(device), results))
+        executed = Teller(file, source.rules).of_file(model, wanted)
+        prediction = predict_executed(executed, source)
     except (FormatError, PredictionError) as error:  # measuring does not need it
         reason, following = error.what, error.next_step
-    found = measure_file(file, model, graph, rows, seconds)
+    with ScratchFolder("measure") as folder:
+        subject = _subject(file, model, wanted, Path(folder))
+        found = measure_subject(file, subject, rows, seconds)
+    kernels, without = (), "there is no prediction to compare with"
+    if executed is not None and prediction is not None:
+        kernels, without = _kernels(file, executed, prediction)
     m = found.measurement
     return Measured(
         model.name,
         file.name,
+        float(np.median(m.median_us)) / _US_PER_MS,
         m.latency_us / _US_PER_MS,
         m.noise,
         float(m.least_us.min()) / _US_PER_MS,
-        float(np.median(m.median_us)) / _US_PER_MS,
         float(np.median(1 / m.factors)),
         found.waited,
         found.throttled,
@@ -125,75 +136,33 @@ def measure_model(model: Path, device: str | Path, *, seconds: float, results: P
         reason,
         following,
         "" if prediction is None or prediction.predicted_for.this_machine else prediction.predicted_for.cpu,
-        () if found.without_nodes else compare_kernels(graph, kernels, prediction, m),
-        found.without_nodes,
+        kernels,
+        without,
     )
 
 
-def compare_kernels(
-    graph: Graph, kernels: Sequence[Kernel], prediction: Prediction | None, measurement: Measurement
-) -> tuple[KernelComparison, ...]:
-    """Compare predicted with measured kernels in the order of the engine's nodes; what was predicted and not run comes last.
-
-    Args:
-        graph: the model.
-        kernels: that it was split into; empty without a prediction.
-        prediction: of them.
-        measurement: with node times.
-    """
-    predicted = {(k.type == _REORDER, k.name): 0.0 for k in prediction.kernels} if prediction else {}
-    for line in prediction.kernels if prediction else ():  # a tensor may be converted to several layouts
-        predicted[line.type == _REORDER, line.name] += line.latency_ms
-    group = _groups([*(k.members for k in kernels), *(n.members for n in measurement.nodes)])
-    together: dict[str, list[Kernel]] = {}
-    for kernel in kernels:
-        together.setdefault(group[kernel.members[0]], []).append(kernel)
-    rows: dict[tuple[bool, str], KernelComparison] = {}
-    counters = CounterModel(_US_PER_MS * prediction.call_ms if prediction else 0.0, 1.0, 0.0)
-    for node, us in zip(measurement.nodes, node_labels(measurement, counters).tolist(), strict=True):
-        if node.is_reorder:
-            name = _converted(graph, kernels, node.tensor)
-            key, names, types, parts = (True, name), [name], [_REORDER], [predicted.get((True, name))]
-        else:
-            key = (False, group[node.members[0]])
-            its = together.get(key[1]) or [make_kernel(graph, node.members)]
-            names, types = [k.name for k in its], [k.config.type for k in its]
-            parts = [predicted.get((False, name)) for name in names]
-        known = [part for part in parts if part is not None]
-        before = rows[key].measured_ms if key in rows else None
-        rows[key] = KernelComparison(
-            " + ".join(names),
-            " + ".join(types),
-            sum(known) if known and len(known) == len(parts) else None,
-            (before or 0.0) + us / _US_PER_MS,
-        )
-    return (*rows.values(), *_not_run(prediction, kernels, group, rows))
+def _subject(device: DeviceFile, model: Path, wanted: Preparation, folder: Path) -> Subject | FileSubject:
+    """Return the file itself where the engine reads it as it is, else what is prepared of it, as the engine's users have to."""
+    if engine_class(device.engine).reads_files:
+        digest = hashlib.sha256(model.read_bytes()[: 1 << 20]).hexdigest()
+        return FileSubject(digest, lambda _: model, wanted)
+    file = prepare_file(model, wanted, folder / model.name)
+    return Subject(simplify(load_onnx(file)), file=file)
 
 
-def _not_run(
-    prediction: Prediction | None, kernels: Sequence[Kernel], group: Mapping[str, str], rows: Mapping[tuple[bool, str], object]
-) -> Iterator[KernelComparison]:
-    """Yield the predictions of kernels and conversions that the engine has no node for."""
-    place = {kernel.name: group[kernel.members[0]] for kernel in kernels}
-    for line in prediction.kernels if prediction else ():
-        conversion = line.type == _REORDER
-        if (conversion, line.name if conversion else place[line.name]) not in rows:
-            yield KernelComparison(line.name, line.type, line.latency_ms, None)
+def _kernels(
+    device: DeviceFile, executed: ExecutedModel, prediction: Prediction
+) -> tuple[tuple[KernelComparison, ...], str]:
+    """Measure the nodes that take the longest, and return all beside what was predicted; else why there are none."""
+    lines = sorted(zip(executed.nodes, prediction.kernels, strict=True), key=lambda pair: -pair[1].latency_ms)
+    distinct = list(dict.fromkeys(node.config for node, _ in lines))[:_MOST_KERNELS]
+    try:
+        found = measure_configs(device, distinct, executed.weight_bytes)
+    except NotImplementedError as error:
+        return (), str(error)
+    return tuple(_beside(node.config.key, node.times, line, found) for node, line in zip(executed.nodes, prediction.kernels, strict=True)), ""
 
 
-def _groups(members: Iterable[Sequence[str]]) -> dict[str, str]:
-    """Return for each operator the least name among those that share kernels or nodes with it, also through others."""
-    found: dict[str, set[str]] = {}
-    for names in members:
-        joined = set(names).union(*(found[name] for name in names if name in found))
-        found |= dict.fromkeys(joined, joined)
-    return {name: min(joined) for name, joined in found.items()}
-
-
-def _converted(graph: Graph, kernels: Sequence[Kernel], tensor: str) -> str:
-    """Name the tensor of a layout conversion, as predictions name it."""
-    if tensor in graph.inputs:
-        return "graph input"
-    writer = next((kernel.name for kernel in kernels if tensor in kernel.outputs), None)
-    producer = graph.producer.get(tensor)
-    return f"{writer or (producer.name if producer else tensor)} (output)"
+def _beside(key: str, times: int, line: KernelLatency, found: Mapping[str, float]) -> KernelComparison:
+    measured = times * found[key] / _US_PER_MS if key in found else None
+    return KernelComparison(line.name, line.type, line.latency_ms, measured)

@@ -1,14 +1,14 @@
-"""Predicts a model file's latency on a device, node by node as its engine executes it."""
+"""Predicts a model's latency on a device, node by node as its engine executes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from edgeplan.graph.nodes import ExecutedModel
-from edgeplan.graph.onnx.prepare import Preparation
+from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.predictors.source import Source
+
+_US_PER_MS = 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Prediction:
         predicted_for: the machine that was measured.
         about: the same as a line of text; "" where it is this machine.
         latency_ms: prediction.
-        low_ms, high_ms: its interval; with too much of it guessed, the least that it may be off, and no interval.
-        interval: nominal coverage of the interval, of 1; None where too much is guessed.
+        low_ms, high_ms: its interval; None where too much of it is guessed.
+        interval: nominal coverage of the interval, of 1.
         shares: share of the latency by source: "measured", "learnt", "guessed".
         call_ms: constant cost of the call and what lies between nodes, part of the latency.
         kernels: executed nodes, in order.
@@ -73,25 +73,61 @@ class Prediction:
     predicted_for: PredictedFor
     about: str
     latency_ms: float
-    low_ms: float
-    high_ms: float
-    interval: float | None
+    low_ms: float | None
+    high_ms: float | None
+    interval: float
     shares: Mapping[str, float]
     call_ms: float
     kernels: tuple[KernelLatency, ...]
 
 
-def predict_file(model: Path, wanted: Preparation, source: Source, teller: Teller) -> tuple[Prediction, ExecutedModel]:
-    """Predict the latency of a model's file.
+def predict_executed(executed: ExecutedModel, source: Source) -> Prediction:
+    """Predict a model of which it is known what is executed.
 
     Args:
-        model: ONNX file.
-        wanted: what it leaves open.
+        executed: its nodes.
         source: the predictors (`find_predictors`).
-        teller: tells what is executed of it.
-
-    Returns:
-        The prediction, and what is executed.
     """
-    executed = teller.of_file(model, wanted)
-    return predict_executed(executed, source), executed
+    predictor = source.predictor
+    found = predictor.predict(executed, source.known)
+    total, ms = found.latency_us, source.scale / _US_PER_MS
+    held = {node.name: node.operators for node in executed.nodes}
+    kernels = tuple(
+        KernelLatency(
+            node.name,
+            _type(node.config),
+            held[node.name],
+            node.us * ms,
+            None if node.source == "guessed" else node.low_us * ms,
+            None if node.source == "guessed" else node.high_us * ms,
+            node.us / total,
+            node.source,
+        )
+        for node in found.nodes
+    )
+    shares = {name: sum(k.share for k in kernels if k.source == name) for name in ("measured", "learnt", "guessed")}
+    measured_by = f"{predictor.engine} {predictor.engine_version}"
+    return Prediction(
+        executed.name,
+        source.device,
+        PredictedFor(
+            source.processor, source.shipped, source.here, "" if executed.told_by == measured_by else executed.told_by
+        ),
+        source.about(),
+        total * ms,
+        found.interval_us and found.interval_us[0] * ms,
+        found.interval_us and found.interval_us[1] * ms,
+        predictor.trust.nominal,
+        shares,
+        (total - sum(node.us for node in found.nodes)) * ms,
+        kernels,
+    )
+
+
+def _type(config: NodeConfig) -> str:
+    """Return the engine's type of a node, with what it is fused with."""
+    fused = config.attribute("fused", ())
+    parts = [str(one) for one in (fused if isinstance(fused, tuple) else (fused,))]
+    activation = config.attribute("activation", "")
+    blocked = ".nchwc" if config.domain.endswith("nchwc") else ""
+    return "+".join([config.op + blocked, *parts, *([str(activation)] if activation else [])])

@@ -9,7 +9,7 @@ from random import Random
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import DeviceFile
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.records import AnySubject, Measurement
 
 #: Seconds: repeats closer than this meet the same moment of the machine and say nothing of the next one.
 APART_SECONDS = 120.0
@@ -22,7 +22,7 @@ def open_bench(params: PredictionParams, device: DeviceFile, rows: Path) -> Benc
 
 
 def measure_shuffled(
-    bench: Bench, subjects: Sequence[Subject], seed: int, repeat: int, description: str
+    bench: Bench, subjects: Sequence[AnySubject], seed: int, repeat: int, description: str
 ) -> list[Measurement | None]:
     """Measure subjects in a seeded order; return measurements in the subjects' own order, None where time did not suffice.
 

@@ -6,15 +6,22 @@ from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.prediction.models import graphs
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
-from edgeplan.measurement.records import Subject
+from edgeplan.engines.registry import engine_class
+from edgeplan.measurement.records import AnySubject, FileSubject, Subject
 from edgeplan.support.frames import write_parquet
+from edgeplan.workloads.exports import export_models
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
+
+
+#: Version of what `export_models` draws for a seed.
+EXPORTS = "exports-1"
 
 
 def calibrating_models(params: PredictionParams) -> pd.DataFrame:
@@ -41,10 +48,15 @@ def _others(family: Family, evaluated: Collection[tuple[object, ...]], params: P
 
 
 def measure_calibration(params: PredictionParams, *, device: Path, rows: Path, models: Path) -> None:
-    """Measure the calibrating models as the evaluated ones are, once."""
+    """Measure the calibrating models as the evaluated ones are, once; those that exporters write where files are measured."""
     file = load_device(device)
     table = calibrating_models(params)
-    subjects = [Subject(graph) for graph in graphs(table)]
+    subjects: list[AnySubject] = [Subject(graph) for graph in graphs(table)]
+    if file.board is None and engine_class(file.engine).reads_files:
+        seed, count = params.seed, params.sampling.exports_per_family
+        exported = list(export_models(seed, count))
+        subjects += [FileSubject(f"{EXPORTS}/{seed}/{count}/{one.name}", one.write) for one in exported]
+        table = pd.concat([table, pd.DataFrame({"model_id": one.name, "family": one.family, "spec": ""} for one in exported)])
     with open_bench(params, file, rows) as bench:
         bench.limit(params.calibration.stage_seconds)
         found = measure_shuffled(bench, subjects, params.seed, 0, "models for the intervals")
@@ -52,6 +64,7 @@ def measure_calibration(params: PredictionParams, *, device: Path, rows: Path, m
     write_parquet(
         table[[m is not None for m in found]].assign(
             measured_ms=[m.latency_us / 1e3 for m in measured],
+            slowness=[float(np.median(1 / m.factors)) for m in measured],
             noise=[m.noise for m in measured],
             seconds=[round(m.seconds, 3) for m in measured],
             measured_at_s=[m.measured_at[0] for m in measured],

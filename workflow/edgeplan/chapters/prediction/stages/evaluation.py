@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
 from edgeplan.chapters.prediction.evaluation.page import prediction_report
-from edgeplan.chapters.prediction.model_tables import kernels_of, named_graphs
+from edgeplan.chapters.prediction.executed import COLUMNS, executed_models
 from edgeplan.chapters.prediction.models import read_models
-from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.speed import speed_of
-from edgeplan.chapters.prediction.stages.training import COMPARED, FOREST
 from edgeplan.errors import FormatError
-from edgeplan.graph.fusion_rules import FusionRules, read_rules
+from edgeplan.graph.fusion_rules import read_rules
+from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig
 from edgeplan.graph.simplify import simplify
-from edgeplan.graph.splitting import split, split_operators
-from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
-from edgeplan.predictors.kind_factors import fit_factors
-from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.progress import progress
+from edgeplan.graph.splitting import split
+from edgeplan.predictors.nodes.predictor import NodePredictor
+from edgeplan.predictors.nodes.storing import load
+from edgeplan.predictors.nodes.training import MeasuredModel, refitted
+from edgeplan.predictors.nodes.features import Floats
+from edgeplan.predictors.store import read_measured
 from edgeplan.support.frames import read_parquet, write_csv, write_parquet
 from edgeplan.zoo import prior_models
 
-#: Columns of the measured kernels that are read here.
-_LABELLED = ("kind", "type", "config", "sampler", "mode", "subject", "latency_us")
-
 
 def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path, metrics: Path, chapter: Path) -> None:
-    """Predict every evaluated variant with every predictor and write what follows from it below `results`.
+    """Predict every evaluated variant and write what follows from it below `results`.
 
     The figures of merit go to `metrics`, the page of the report to `chapter`.
     """
-    rules = read_rules(results / "fusion" / "rules.json")
-    folder = results / "predictors"
-    predictor = DevicePredictor.load(folder)
+    predictor, known = load(results / "predictors"), read_measured(results / "predictors")
+    told = read_parquet(results / "nodes" / "models.parquet", *COLUMNS)
     table = read_models(zoo / "models.parquet", bases=False, variants=True)
-    truth = read_parquet(results / "evaluation" / "truth.parquet", "model_id", "family", "measured_ms", "repeat_ms")
+    truth = read_parquet(results / "evaluation" / "truth.parquet", "model_id", "family", "measured_ms", "median_ms", "repeat_ms")
     reached = table["model_id"].isin(set(truth["model_id"]))  # where the time was short, some were left out
     table = table[reached].reset_index(drop=True)
     if list(truth["model_id"]) != list(table["model_id"]):
@@ -50,122 +46,114 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
             where=str(results / "evaluation" / "truth.parquet"),
             next_step="dvc repro",
         )
-    with progress(f"{device}: models split into kernels", len(table)) as advance:
-        kernels, operators = _tables(table, rules, advance)
-    evaluation = results / "evaluation"
-    models = _predict(table.merge(truth, on=["model_id", "family"]), predictor, folder, kernels, operators)
-    calibrating = read_parquet(results / "calibration" / "models.parquet", "model_id", "family", "spec", "measured_ms")
-    models["left_out_ms"] = family_left_out_ms(
-        predictor, kernels, models["family"], kernels_of(calibrating, rules), calibrating
-    )
+    evaluation, executed = results / "evaluation", executed_models(told, (parts.EVALUATED,))
+    models = table.merge(truth, on=["model_id", "family"]).drop(columns=["spec", "index"])
+    for column in ("measured_ms", "repeat_ms"):  # at the usual speed of the machine, as predictions are
+        models[column] *= predictor.speed
+    asked = [executed[name] for name in models["model_id"]]
+    models = models.assign(**_predicted(predictor, asked, known))
+    operators = executed_models(told, (parts.OPERATORS,))
+    models["operator_sum_ms"] = predictor.predict_many([operators[f"{name}-operators"] for name in models["model_id"]]) / 1e3
+    models["left_out_ms"] = _family_left_out_ms(predictor, asked, models["family"], told, results, known)
+    models = models.merge(read_parquet(results / "predictors" / "compared.parquet", "model_id"), on="model_id", how="left")
     write_parquet(models, evaluation / "models.parquet")
-    batch = predictor.predict_many(kernels)
-    kinds, ids = np.meshgrid(batch.kinds, models["model_id"].to_numpy(), indexing="ij")
-    breakdown = pd.DataFrame({"model_id": ids.ravel(), "kind": kinds.ravel(), "predicted_ms": batch.by_kind_ms.ravel()})
-    write_parquet(breakdown[breakdown["predicted_ms"] > 0].reset_index(drop=True), evaluation / "breakdown.parquet")
-    labelled = read_parquet(results / "measurements" / "kernels.parquet", *_LABELLED)
-    write_parquet(_sweeps(labelled, predictor, rules), evaluation / "sweeps.parquet")
+    write_parquet(_breakdown(predictor, executed, list(models["model_id"])), evaluation / "breakdown.parquet")
+    labelled = read_parquet(results / "measurements" / "kernels.parquet", "sampler", "model", "key", "config", "latency_us")
+    write_parquet(_sweeps(labelled, predictor), evaluation / "sweeps.parquet")
     write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
+    rules = read_rules(results / "fusion" / "rules.json")
     resnet18 = tuple(k.config.type for k in split(simplify(prior_models()["resnet18"]()), rules))
-    speed = speed_of(params, device, rules, predictor, evaluation)
+    speed = speed_of(params, device, predictor, told, results)
     evidence = read_evidence(
-        device,
-        results,
-        zoo,
-        resnet18_kernels=resnet18,
-        speed=speed.figures,
-        speed_told=speed.told(predictor),
+        device, results, zoo, resnet18_kernels=resnet18, speed=speed.figures, speed_told=speed.told(results / "predictors")
     )
     prediction_report(device).show(evidence, folder=results, metrics=metrics, chapter=chapter)
 
 
-def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], None]) -> tuple[KernelTables, KernelTables]:
-    """Return kernel tables of the models, split by the rules and into single operators; `advance` is told of each model."""
-    fused, single = [], []
-    for graph in named_graphs(table):
-        fused.append(kernel_table(graph, split(graph, rules)))
-        single.append(kernel_table(graph, split_operators(graph)))
-        advance(1)
-    return KernelTables.of(fused), KernelTables.of(single)
+def _predicted(predictor: NodePredictor, models: Sequence[ExecutedModel], known: Mapping[str, float]) -> dict[str, list[float]]:
+    """Predict models with their intervals; NaN where too much is guessed."""
+    found = [predictor.predict(model, known) for model in models]
+    bounds = [one.interval_us or (np.nan, np.nan) for one in found]
+    return {
+        "kernels": [float(len(model.nodes)) for model in models],
+        "predicted_ms": [one.latency_us / 1e3 for one in found],
+        "low_ms": [low / 1e3 for low, _ in bounds],
+        "high_ms": [high / 1e3 for _, high in bounds],
+        "plain_sum_ms": [(sum(n.us for n in one.nodes) + predictor.relation.call_us) / 1e3 for one in found],
+        "guessed_share": [one.share("guessed") for one in found],
+    }
 
 
-def _predict(
-    models: pd.DataFrame, predictor: DevicePredictor, folder: Path, kernels: KernelTables, operators: KernelTables
-) -> pd.DataFrame:
-    """Return the predictions of all predictors beside the measured latencies."""
-    batch = predictor.predict_many(kernels)
-    models = models.drop(columns=["spec", "index"]).assign(
-        kernels=np.diff(kernels.kernel_start),
-        predicted_ms=batch.latency_ms,
-        low_ms=batch.low_ms,
-        high_ms=batch.high_ms,
-    )
-    models["plain_sum_ms"] = predictor.without_factors().predict_many(kernels).latency_ms
-    alone = predictor.predict_many(operators, allow_partial=True)
-    models["operator_sum_ms"], models["operator_coverage"] = alone.latency_ms, alone.coverage
-    sampled = {f"{name}_sampling_ms": name for name in COMPARED}
-    for column, name in (sampled | {"forest_ms": FOREST}).items():
-        if (folder / name / "card.json").is_file():
-            other = DevicePredictor.load(folder / name).predict_many(kernels, allow_partial=True)
-            models[column], models[f"{name}_coverage"] = other.latency_ms, other.coverage
-        else:
-            models[column] = np.nan
-    return models
-
-
-def family_left_out_ms(
-    predictor: DevicePredictor,
-    kernels: KernelTables,
+def _family_left_out_ms(
+    predictor: NodePredictor,
+    asked: Sequence[ExecutedModel],
     families: pd.Series[str],
-    calibrating_kernels: KernelTables,
-    calibrating: pd.DataFrame,
-) -> npt.NDArray[np.float64]:
-    """Predict models (ms) with factors of kinds fitted on other families alone, as for a family that nobody calibrated on.
-
-    Args:
-        predictor: that of the device; its own factors are not used.
-        kernels: kernels of the models (m).
-        families: their families (m).
-        calibrating_kernels: kernels of the calibrating models (k).
-        calibrating: those models: family, measured_ms (k).
-
-    Returns:
-        Latencies in ms (m,).
-    """
-    plain, call_ms = predictor.without_factors(), predictor.card.call_us / 1e3
-    seen, asked = plain.predict_many(calibrating_kernels, allow_partial=True), plain.predict_many(kernels)
-    kinds = sorted({*seen.kinds, *asked.kinds})
-    seen_ms, asked_ms = (
-        pd.DataFrame(part.by_kind_ms, index=list(part.kinds)).reindex(kinds, fill_value=0.0).to_numpy()
-        for part in (seen, asked)
-    )
-    measured_ms, known = calibrating["measured_ms"].to_numpy(float), seen.coverage == 1
-    found = np.empty(len(families))
+    told: pd.DataFrame,
+    results: Path,
+    known: Mapping[str, float],
+) -> Floats:
+    """Predict models (ms) with the relation of whole models to nodes as other families alone have it."""
+    calibrating = read_parquet(results / "calibration" / "models.parquet", "model_id", "family", "measured_ms")
+    models = executed_models(told, (parts.CALIBRATING, parts.EXPORTED))
+    rows = calibrating[calibrating["model_id"].isin(list(models))]
+    measured = [
+        MeasuredModel(models[name], 1e3 * ms * predictor.speed, dict(known))
+        for name, ms in zip(rows["model_id"], rows["measured_ms"], strict=True)
+    ]
+    found = np.empty(len(asked))
     for family in families.unique():
-        here = (families == family).to_numpy()
-        others = known & (calibrating["family"] != family).to_numpy()
-        factors = fit_factors(seen_ms[:, others], call_ms, measured_ms[others])
-        found[here] = factors @ asked_ms[:, here] + call_ms
+        at = np.flatnonzero(families == family)
+        others = [one for one, own in zip(measured, rows["family"], strict=True) if own != family]
+        alone = refitted(predictor, others)
+        found[at] = [alone.predict(asked[i], known).latency_us / 1e3 for i in at]
     return found
 
 
-def _sweeps(labelled: pd.DataFrame, predictor: DevicePredictor, rules: FusionRules) -> pd.DataFrame:
-    """Return measured and predicted latency along one dimension (Figures 7 and 8)."""
-    measured = labelled[(labelled["sampler"] == SWEEP) & (labelled["kind"] == "conv")].groupby("config")["latency_us"].median()
+def _breakdown(predictor: NodePredictor, executed: Mapping[str, ExecutedModel], names: Sequence[str]) -> pd.DataFrame:
+    """Return what the kinds of nodes of each model take: model_id, kind, predicted_ms."""
+    from edgeplan.predictors.nodes.features import describe
+
     rows = []
-    for graph in sweep_graphs() if len(measured) else ():
-        kernels = split(graph, rules)
-        found = predictor.predict(kernel_table(graph, kernels), allow_partial=True, near_kinds=False)
-        predicted = {k.name: k.latency_us for k in found.kernels}
-        for kernel in kernels:
-            place, text = sweep_of(kernel.config), kernel.config.to_json()
-            if kernel.config.kind == "conv" and place and text in measured.index:
-                rows.append((*place, "conv", float(measured[text]), predicted.get(kernel.name, float("nan"))))
+    for name in names:
+        found = predictor.predict(executed[name])
+        part = pd.DataFrame({"kind": [describe(n.config)[0] for n in found.nodes], "ms": [n.us / 1e3 for n in found.nodes]})
+        rows += [(name, kind, ms) for kind, ms in part.groupby("kind")["ms"].sum().items() if ms > 0]
+    return pd.DataFrame(rows, columns=["model_id", "kind", "predicted_ms"])
+
+
+def _one_us(predictor: NodePredictor, config: NodeConfig, context: int) -> float:
+    """Predict a node by itself, us."""
+    return predictor.predict(ExecutedModel("", (ExecutedNode("", config),), context)).nodes[0].us
+
+
+def _sweeps(labelled: pd.DataFrame, predictor: NodePredictor) -> pd.DataFrame:
+    """Return measured and predicted latency of one convolution along one dimension (Figures 7 and 8)."""
+    rows = []
+    for model, part in labelled[labelled["sampler"] == parts.SWEEP].groupby("model", sort=False):
+        sweep, channels, size, out, kernel = str(model).split("-")[:5]
+        place = {"kernel_size": kernel, "input_size": size, "out_channels": out}[sweep]
+        for text, us in zip(part["config"], part["latency_us"], strict=True):
+            config = NodeConfig.from_json(text)
+            if _is_convolution(config, int(out), int(kernel)):
+                predicted = _one_us(predictor, config, config.weight_bytes) / predictor.speed
+                rows.append((sweep, int(place), "conv", float(us), predicted))
     frame = pd.DataFrame(rows, columns=["sweep", "x", "kind", "measured_us", "predicted_us"])
     return frame.drop_duplicates(["sweep", "x"]).reset_index(drop=True)
 
 
+def _is_convolution(config: NodeConfig, out: int, kernel: int) -> bool:
+    """Tell whether a node is a convolution of so many output channels, which blocks may have filled up, and such a window."""
+    weights = config.inputs[1] if config.op in ("Conv", "FusedConv") and len(config.inputs) > 1 else None
+    return weights is not None and out <= weights.shape[0] < out + 16 and tuple(weights.shape[2:]) == (kernel, kernel)
+
+
 def _conv_fusion(labelled: pd.DataFrame) -> pd.DataFrame:
-    """Return labels of the same convolutions with and without what is fused behind them."""
-    rows = labelled[(labelled["sampler"] == CONV_CHECK) & (labelled["kind"] == "conv")]
-    return rows[["config", "type", "latency_us"]].reset_index(drop=True)
+    """Return labels of the same convolutions with and without what is fused behind them: config, type, latency_us."""
+    rows = []
+    for model, part in labelled[labelled["sampler"] == parts.CONV_CHECK].groupby("model", sort=False):
+        _, channels, size, _, kernel, *tail = str(model).split("-")
+        type_ = "++".join(["conv", *(name for name in tail if name != "plain")])
+        for text, us in zip(part["config"], part["latency_us"], strict=True):
+            if _is_convolution(NodeConfig.from_json(text), int(channels), int(kernel)):
+                rows.append((f"{channels} channels, {size} x {size}, kernel {kernel}", type_, float(us)))
+    return pd.DataFrame(rows, columns=["config", "type", "latency_us"])

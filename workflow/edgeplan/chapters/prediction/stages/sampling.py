@@ -31,6 +31,7 @@ from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_parquet, write_parquet
 from edgeplan.support.rounding import nine_digits
+from edgeplan.support.machine import last_cache_bytes
 from edgeplan.support.store import stored_rows_only
 
 ADAPTIVE, HELD_OUT = "adaptive", "frozen"
@@ -93,6 +94,7 @@ def sample_kernels(
         "seconds": {name: round(value, 2) for name, value in sampler.seconds.items()},
         "rounds": [{name: nine_digits(value) for name, value in one.items()} for one in sampler.rounds],
         "call_us": nine_digits(sampler.call),
+        "cache_bytes": last_cache_bytes(),
         "refused": sampler.refused,
     }
     write_json(summary, document)

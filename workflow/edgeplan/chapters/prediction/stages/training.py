@@ -29,6 +29,7 @@ from edgeplan.predictors.store import write_measured
 from edgeplan.reporting.metrics import accuracy
 from edgeplan.reporting.uncertainty import rmspe_difference
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
+from edgeplan.workspace import KERNELS
 
 _ABOUT = ("device", "engine", "engine_version", "measured_at", "call_us", "cache_bytes")
 _KERNELS = ("model", "sampler", "key", "config", "context_bytes", "latency_us", "slowness", "seconds")
@@ -86,6 +87,7 @@ def train_predictors(
     predictor = replace(found, **named, speed=usual)
     save(predictor, predictors)
     write_measured(predictors, known)
+    write_parquet(rows[["config", "context_bytes", "us"]], predictors / KERNELS)
     frozen = table[table["sampler"] == HELD_OUT].reset_index(drop=True)
     held_out = [_judged("cross-validation", rows.assign(predicted_us=checked.us), rows, settings)]
     if len(frozen):

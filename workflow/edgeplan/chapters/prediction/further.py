@@ -1,0 +1,116 @@
+"""Measures nodes of one model on its device: those that weigh most in what is not known of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgeplan.devices.config import DeviceFile
+from edgeplan.errors import DeviceError
+from edgeplan.graph.nodes import ExecutedModel, NodeConfig
+from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.nominal import quiet_times
+from edgeplan.measurement.records import CALLS, NodeSubject, call_us, node_label_us
+from edgeplan.measurement.references import References
+from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents, node_settings
+from edgeplan.predictors.source import Source
+from edgeplan.predictors.store import own_folder, read_measured, write_measured
+from edgeplan.support.files import read_json, state_folder, write_json
+from edgeplan.support.machine import fingerprint
+
+#: Nodes measured of one model, at most.
+MOST = 25
+#: For how long the references are timed alone before anything else.
+_QUIET_S = 0.5
+_REFERENCES_S = 1.0
+SETTINGS = node_settings(
+    MeasurementSettings(
+        blocks=3,
+        min_runs=2,
+        max_runs=200,
+        block_ms=6.0,
+        reference_runs=1,
+        batch_size=16,
+        batch_weight_mb=1000,
+        min_gap_seconds=0.0,
+        max_noise=0.05,
+        extra_blocks=0,
+        max_noisy_share=1.0,
+        retries=0,
+        reference_exponents=ReferenceExponents(compute=0.8, bandwidth=0.05),
+    )
+)
+
+
+def brought_here(device: DeviceFile, source: Source) -> Source:
+    """Return predictors of another machine's CPU with its times scaled by a second of references on this one's.
+
+    The scale is kept by machine. A board, a GPU, and an engine that is not here leave them as they are.
+    """
+    if source.here or source.nominal_us is None or device.board is not None:
+        return source
+    try:
+        engine = device.load_engine()
+    except DeviceError:
+        return source
+    if engine.reference_loads() is not None:
+        return source
+    kept = state_folder() / "references" / f"{fingerprint()}-{device.name}.json"
+    if kept.is_file():
+        times = read_json(kept, _Times, "times of the references")
+    else:
+        before = os.sched_getaffinity(0)
+        try:
+            device.pin()
+            found = quiet_times(References(None), SETTINGS.reference_runs, _REFERENCES_S)
+        finally:
+            os.sched_setaffinity(0, before)
+        times = _Times(compute_us=found.compute_us, bandwidth_us=found.bandwidth_us)
+        write_json(kept, times.model_dump())
+    compute, bandwidth = source.nominal_us
+    scale = SETTINGS.reference_exponents.scaled(times.compute_us / compute, times.bandwidth_us / bandwidth)
+    predictor = source.predictor
+    own = read_measured(own_folder(device.name, predictor.engine, predictor.engine_version))
+    return replace(source, scale=scale, known={**source.known, **{key: us / scale for key, us in own.items()}})
+
+
+class _Times(BaseModel):
+    """Holds what the references take on a machine, us."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    compute_us: float = Field(gt=0)
+    bandwidth_us: float = Field(gt=0)
+
+
+def measured_further(device: DeviceFile, source: Source, model: ExecutedModel, *, seconds: float, most: int = MOST) -> Source:
+    """Measure nodes while the time lasts, and return the predictors with what is known then; it is kept for later."""
+    predictor = source.predictor
+    wanted = predictor.to_measure(model, source.known, seconds=seconds, most=most)
+    if not wanted:
+        return source
+    found = measure_configs(device, wanted, model.weight_bytes)
+    folder = own_folder(device.name, predictor.engine, predictor.engine_version)
+    write_measured(folder, {**read_measured(folder), **found})
+    return replace(source, known={**source.known, **{key: us / source.scale for key, us in found.items()}})
+
+
+def measure_configs(device: DeviceFile, configs: Sequence[NodeConfig], context_bytes: int) -> Mapping[str, float]:
+    """Measure nodes on a device as it runs now, us by key; those that the engine refuses are left out.
+
+    Args:
+        device: the device.
+        configs: the nodes.
+        context_bytes: weights of the model that they are of.
+    """
+    subjects = [NodeSubject(config, context_bytes) for config in configs]
+    rows = state_folder() / "rows" / device.name / "measured"
+    with Bench(device, SETTINGS, rows, quiet_seconds=_QUIET_S) as bench:
+        call = call_us(bench.measure(CALLS, description="the call"))
+        found = bench.measure_in_time(subjects, description="kernels of the model")
+    return {
+        one.config.key: node_label_us(m, one.copies, call) for one, m in zip(subjects, found, strict=True) if m is not None
+    }
