@@ -11,7 +11,9 @@ import base64
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -36,6 +38,15 @@ from edgeplan.support.scratch import ScratchFolder
 
 _FATAL_ONLY = 4
 _HOLE, _NOWHERE, _LEAST_HOLE_BYTES = "hole", "nowhere", 1 << 16
+#: With these entries weights that are laid out anew are not written into the optimised model; all others are then read once,
+#: which takes seconds for large ones.
+_WRITTEN = MappingProxyType(
+    {
+        "session.optimized_model_external_initializers_file_name": _NOWHERE,
+        "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+    }
+)
+_MOST_WRITTEN_BYTES = 1 << 28
 #: Constants of these types are weights; others are indices and masks, which say what is fused.
 _WEIGHTS = frozenset({"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8"})
 _MASK_RANK = 4
@@ -58,6 +69,14 @@ class _Ran(NamedTuple):
     name: str
     read: Sequence[Mapping[str, Sequence[int]]]
     wrote: Sequence[Mapping[str, Sequence[int]]]
+
+
+class _Event(NamedTuple):
+    """An event of the profile tells what a node, called `name` by the engine, read and wrote."""
+
+    place: int
+    name: str
+    told: Mapping[str, Any]
 
 
 def executed_model(
@@ -88,9 +107,10 @@ def executed_model(
     given = give_inputs(model, Preparation.given(None, shapes, values, batch), source)
     _give_names(model)
     with ScratchFolder("executed") as folder:
-        _stand_in(model, path, Path(folder))
+        stood_in = _stand_in(model, path, Path(folder))
+        entries = options if stood_in > _MOST_WRITTEN_BYTES else {**options, **_WRITTEN}
         try:
-            optimised, events = _profiled(model, Path(folder), options, threads, given)
+            optimised, events = _profiled(model, Path(folder), entries, threads, given)
         except Exception as error:  # the types that ONNX Runtime raises derive from nothing else
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].replace(f"{folder}/", "")
             next_step = "see whether onnxruntime runs it at all; inputs that steer it get values by --set NAME=VALUE"
@@ -98,9 +118,10 @@ def executed_model(
     graphs = [list(graph.node) for graph in everything(optimised, onnx.GraphProto)]
     nodes = [node for graph in graphs for node in graph]
     constants = {tensor.name: tensor for graph in everything(optimised, onnx.GraphProto) for tensor in graph.initializer}
+    versions = {_domain(one): one.version for one in optimised.opset_import}
     operators, ran = operators_of(model, nodes, constants), _ran(events, graphs)
     found: dict[tuple[int, NodeConfig], ExecutedNode] = {}
-    for one, config in zip(ran, _configs(nodes, ran, constants), strict=True):
+    for one, config in zip(ran, _configs(nodes, ran, constants, versions), strict=True):
         before = found.get((one.place, config))
         times = before.times + 1 if before else 1
         found[one.place, config] = ExecutedNode(one.name, config, operators[one.place], times)
@@ -108,14 +129,30 @@ def executed_model(
     return ExecutedModel(name, tuple(found.values()), weight_bytes, f"onnxruntime {ort.__version__}")
 
 
-def _domain(node: onnx.NodeProto) -> str:
+def _domain(node: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
     return "" if node.domain == "ai.onnx" else node.domain
+
+
+@cache
+def _schemas() -> Mapping[tuple[str, str], Sequence[Any]]:
+    """Return what ONNX Runtime knows of operators, by domain and type: each from the version on that it says."""
+    found: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for schema in sorted(get_all_operator_schema(), key=lambda one: one.since_version):
+        found[schema.domain, schema.name].append(schema)
+    return found
+
+
+@cache
+def _defaults(domain: str, op: str, version: int) -> Mapping[str, AttributeProto]:
+    """Return attributes that an operator has where it is given none."""
+    schema = [one for one in _schemas().get((domain, op), ()) if one.since_version <= version][-1:]
+    texts = {name: one._default_value for each in schema for name, one in each.attributes.items()}  # noqa: SLF001  nothing else says it
+    return {name: AttributeProto.FromString(text) for name, text in texts.items() if text}
 
 
 def _require_known(model: onnx.ModelProto, source: str) -> None:
     """Refuse operators that neither ONNX Runtime nor the file itself defines."""
-    known = {(schema.domain, schema.name) for schema in get_all_operator_schema()}
-    known |= {(function.domain, function.name) for function in model.functions}
+    known = {*_schemas()} | {(function.domain, function.name) for function in model.functions}
     for node in everything(model, onnx.NodeProto):
         if (_domain(node), node.op_type) not in known:
             raise ModelError(
@@ -136,9 +173,13 @@ def _give_names(model: onnx.ModelProto) -> None:
             used.add(node.name)
 
 
-def _stand_in(model: onnx.ModelProto, path: Path, folder: Path) -> None:
-    """Have all large weights lie in a file with nothing in it, at the same place, and other constants in the message."""
-    largest, source = 0, str(path)
+def _stand_in(model: onnx.ModelProto, path: Path, folder: Path) -> int:
+    """Have all large weights lie in a file with nothing in it, at the same place, and other constants in the message.
+
+    Returns:
+        Bytes of the large ones.
+    """
+    sizes, source = [0], str(path)
     for tensor in everything(model, TensorProto):
         weights = TensorProto.DataType.Name(tensor.data_type) in _WEIGHTS
         mask = len(tensor.dims) == _MASK_RANK and tuple(tensor.dims[:2]) == (1, 1)
@@ -149,11 +190,12 @@ def _stand_in(model: onnx.ModelProto, path: Path, folder: Path) -> None:
             hole.data_location = TensorProto.EXTERNAL
             hole.external_data.extend(onnx.StringStringEntryProto(key=key, value=value) for key, value in entries)
             tensor.CopyFrom(hole)
-            largest = max(largest, size)
+            sizes.append(size)
         elif tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(constant_values(tensor.name, tensor, path, source), tensor.name))
     with (folder / _HOLE).open("wb") as file:
-        file.truncate(largest)
+        file.truncate(max(sizes))
+    return sum(sizes)
 
 
 def _profiled(
@@ -168,14 +210,12 @@ def _profiled(
         wanted.add_session_config_entry(key, value)
     wanted.enable_profiling, wanted.profile_file_prefix = True, str(folder / "profile")
     wanted.optimized_model_filepath = str(optimised)
-    (folder / _NOWHERE).symlink_to(os.devnull)  # weights that were laid out anew or folded are written, too
-    wanted.add_session_config_entry("session.optimized_model_external_initializers_file_name", _NOWHERE)
-    wanted.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    (folder / _NOWHERE).symlink_to(os.devnull)
     session = ort.InferenceSession(str(file), wanted, providers=["CPUExecutionProvider"])
     try:
-        session.run(None, _drawn(session.get_inputs(), 2) | given)
+        session.run(None, {**_drawn(session.get_inputs(), 2), **given})
     except Exception:  # noqa: BLE001  of an axis of one there is no place 1
-        session.run(None, _drawn(session.get_inputs(), 1) | given)
+        session.run(None, {**_drawn(session.get_inputs(), 1), **given})
     events = json.loads(Path(session.end_profiling()).read_text())
     began = max(event["ts"] for event in events if event["name"] == "model_run")
     return onnx.load(optimised, load_external_data=False), [event for event in events if event["ts"] >= began]
@@ -196,39 +236,51 @@ def _drawn(inputs: Sequence[Any], most: int) -> dict[str, Array]:
 
 
 def _ran(events: Sequence[Mapping[str, Any]], graphs: Sequence[Sequence[onnx.NodeProto]]) -> list[_Ran]:
-    """Return nodes in the order in which they ended; at the end of a graph its nodes have, all of them, in its order."""
+    """Return nodes in the order in which they ended; at the end of a graph all of its nodes have.
+
+    Raises:
+        ModelError: events and graphs do not fit.
+    """
     starts = np.cumsum([0, *map(len, graphs)]).tolist()
-    waiting: list[tuple[int, Mapping[str, Any]]] = []
+    waiting: list[_Event] = []
     found: list[tuple[int, _Ran]] = []
     for index, event in enumerate(events):
         if event["name"].endswith(_EVENT_SUFFIX):
-            waiting.append((index, event))
+            waiting.append(_Event(index, event["name"].removesuffix(_EVENT_SUFFIX), event["args"]))
         elif event["name"] == "SequentialExecutor::Execute":
-            which = max((i for i, nodes in enumerate(graphs) if _fits(waiting, nodes)), key=lambda i: len(graphs[i]))
-            first = len(waiting) - len(graphs[which])
-            for place, (at, one) in enumerate(waiting[first:], starts[which]):
-                told = one["args"]
-                name = one["name"].removesuffix(_EVENT_SUFFIX)
+            fitting = [(which, _fitting(waiting, nodes)) for which, nodes in enumerate(graphs)]
+            which, ended = max(
+                ((i, its) for i, its in fitting if its is not None), key=lambda one: len(one[1]), default=(0, None)
+            )
+            if ended is None:
+                what = "its profile tells other nodes than its optimised model"
+                raise ModelError(what, where=f"onnxruntime {ort.__version__}", next_step="pip install another version of it")
+            for place, (at, name, told) in enumerate(ended, starts[which]):
                 found.append((at, _Ran(place, name, told["input_type_shape"], told["output_type_shape"])))
-            del waiting[first:]
+            del waiting[len(waiting) - len(ended) :]
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
-def _fits(events: Sequence[tuple[int, Mapping[str, Any]]], nodes: Sequence[onnx.NodeProto]) -> bool:
-    """Tell whether the last events are of these nodes; those of nodes without a name are called `<type>_<index>`."""
-    return len(nodes) <= len(events) and all(
-        event["args"]["op_name"] == node.op_type and node.name in ("", event["name"].removesuffix(_EVENT_SUFFIX))
-        for (_, event), node in zip(reversed(events), reversed(nodes), strict=False)
-    )
+def _fitting(events: Sequence[_Event], nodes: Sequence[onnx.NodeProto]) -> list[_Event] | None:
+    """Return the last events if they are of these nodes, in their order: files are written in that of runs, or of indices.
+
+    Events of nodes without a name are called `<type>_<index>`.
+    """
+    last = [*events[len(events) - len(nodes) :]] if len(nodes) <= len(events) else []
+    for ended in (last, sorted(last, key=lambda one: int(one.told["node_index"]))):
+        both = [*zip(ended, nodes, strict=False)]
+        if len(both) == len(nodes) and all(e.told["op_name"] == n.op_type and n.name in ("", e.name) for e, n in both):
+            return ended
+    return None
 
 
 def _configs(
-    nodes: Sequence[onnx.NodeProto], ran: Sequence[_Ran], constants: Mapping[str, TensorProto]
+    nodes: Sequence[onnx.NodeProto], ran: Sequence[_Ran], constants: Mapping[str, TensorProto], versions: Mapping[str, int]
 ) -> Iterator[NodeConfig]:
     """Yield what decides the time of each run of a node."""
     known = {name: _operand(tensor) for name, tensor in constants.items()}
     steady = known.copy()
-    plain = [_attributes(node) for node in nodes]
+    plain = [_attributes(node, versions) for node in nodes]
     for one in ran:
         node = nodes[one.place]
         for names, told in ((node.input, one.read), (node.output, one.wrote)):
@@ -267,16 +319,21 @@ def _steering(node: onnx.NodeProto, place: int, tensor: TensorProto) -> tuple[in
     return tuple(map(int, values)) if all(value == int(value) for value in values) else None
 
 
-def _attributes(node: onnx.NodeProto) -> tuple[tuple[tuple[str, AttributeValue], ...], str]:
-    """Return attributes by name, and others than numbers and texts as a body; graphs are nodes of their own."""
+def _attributes(node: onnx.NodeProto, versions: Mapping[str, int]) -> tuple[tuple[tuple[str, AttributeValue], ...], str]:
+    """Return attributes by name, and others than numbers and texts as a body; graphs are nodes of their own.
+
+    Those at their defaults, which ONNX Runtime writes or not, are there.
+    """
+    domain = _domain(node)
+    given = {**_defaults(domain, node.op_type, versions.get(domain, 1)), **{one.name: one for one in node.attribute}}
     plain, rest = list[tuple[str, AttributeValue]](), onnx.NodeProto()
-    for attribute in sorted(node.attribute, key=lambda one: one.name):
+    for _, attribute in sorted(given.items()):
         if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
             continue
         value = helper.get_attribute_value(attribute)
         several = isinstance(value, list)
-        values = [_plain(one) for one in (value if several else [value])]
-        if any(one is None for one in values):
+        values = [found for one in (value if several else [value]) if (found := _plain(one)) is not None]
+        if len(values) < (len(value) if several else 1):
             kept = rest.attribute.add()
             kept.CopyFrom(attribute)
             kept.doc_string = ""
