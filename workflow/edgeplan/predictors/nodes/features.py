@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +30,12 @@ TERMS = (
 _HOW = (
     *("m", "k", "n", "batch", "rank", "inner", "last_axis", "window", "stride", "dilation", "padding", "groups"),
     *("channels_in", "channels_out", "group_in", "pixels", "width", "steps", "hidden", "directions", "activation", "sum"),
-    *("transposed", "broadcast", "rest_m", "rest_n", "rest_k"),
+    *("transposed", "broadcast", "rest_m", "rest_n", "rest_k", "element"),
 )
 #: Columns of a table of sizes: the terms without `spilled`, which is of a model, and how.
 SIZES = (*(name for name in TERMS if name != "spilled"), *_HOW)
 _AT = MappingProxyType({name: place for place, name in enumerate(SIZES)})
+_NONE = MappingProxyType(dict.fromkeys(SIZES, 0.0))
 _TERM_AT = [_AT["weights" if name == "spilled" else name] for name in TERMS]
 SPILLED = TERMS.index("spilled")
 
@@ -71,9 +74,9 @@ class Table:
         row: dict[NodeConfig, int] = {}
         rows = np.array([row.setdefault(configs[i], len(row)) for i in first], np.int64)
         described = [describe(config) for config in row]
-        sizes = np.array([one[2] for one in described], np.float64).reshape(len(row), len(SIZES))
-        moved = np.array([config.activation_bytes for config in row], np.float64)
-        return Table(tuple(one[0] for one in described), tuple(one[1] for one in described), sizes, moved, rows[inverse])
+        sizes = np.array([one.sizes for one in described], np.float64).reshape(len(row), len(SIZES))
+        moved = np.array([one.moved for one in described], np.float64)
+        return Table(tuple(one.kind for one in described), tuple(one.key for one in described), sizes, moved, rows[inverse])
 
 
 def terms(sizes: Floats, spilled: Floats | float = 0.0) -> Floats:
@@ -103,37 +106,69 @@ def column(sizes: Floats, name: str) -> Floats:
     return np.asarray(sizes[:, _AT[name]])
 
 
-def describe(config: NodeConfig) -> tuple[str, str, list[float]]:
-    """Return kind, key and sizes of a node."""
-    kind, sized = _KINDS.get(config.op, ("other", _other))
+class Description(NamedTuple):
+    """Kind, key and sizes of a node, and bytes that it reads and writes beside weights."""
+
+    kind: str
+    key: str
+    sizes: list[float]
+    moved: int
+
+
+def describe(config: NodeConfig) -> Description:
+    """Describe one node."""
+    kind = _KINDS.get(config.op, "other")
+    attributes = dict(config.attributes)
     inputs = [one for one in config.inputs if one]
     outputs = [one for one in config.outputs if one]
-    attributes = dict(config.attributes)
-    weights = sum(one.bytes for one in inputs if one.constant)
-    listed = sum(len(value) for value in attributes.values() if isinstance(value, tuple) and len(value) > _BLOCK)
+    read = written = weights = 0
+    signed = False
+    for one in inputs:
+        size = math.prod(one.shape) * _item_bytes(one.dtype)
+        if one.constant:
+            weights += size
+            signed |= one.dtype == "int8" and size > 1
+        else:
+            read += size
+    for one in outputs:
+        written += math.prod(one.shape) * _item_bytes(one.dtype)
+    listed = sum([len(value) for value in attributes.values() if isinstance(value, tuple) and len(value) > _BLOCK])
     shape = inputs[0].shape if inputs else ()
-    size = dict.fromkeys(SIZES, 0.0) | {
+    dtype = inputs[0].dtype if inputs else "float32"
+    sizes = _NONE | {
         "constant": 1.0,
-        "read": sum(one.bytes for one in inputs if not one.constant),
-        "written": sum(one.bytes for one in outputs),
+        "read": read,
+        "written": written,
         "weights": weights + _ATTRIBUTE_BYTES * listed + _BODY_BYTES * len(config.body),
         "operands": len(inputs) + len(outputs),
+        "element": _item_bytes(dtype),
         "rank": len(shape),
         "last_axis": shape[-1] if shape else 1,
         "inner": shape[-1] if shape else 1,
         "activation": _ACTIVATIONS.get(str(attributes.get("activation", "")), 3.0),
     }
-    if any(one.dtype in _EIGHT_BITS for one in config.inputs[:1] if one) and kind in _QUANTISED:
-        kind = _QUANTISED[kind]
-    way = sized(_Node(config.op, config, attributes, inputs, outputs, shape, outputs[0].shape if outputs else ()), size)
+    if dtype in _EIGHT_BITS and kind == "elementwise":
+        kind = "quantised-elementwise"
+    node = _Node(config.op, config.inputs, attributes, inputs, outputs, shape, outputs[0].shape if outputs else ())
+    way = _SIZED[kind.removeprefix("quantised-")](node, sizes)
+    if kind.startswith("quantised"):
+        way += "-signed" if signed else ""  # weights with a sign have instructions of their own, twice as fast
+    elif dtype != "float32" and kind in _TYPED:
+        way += f"-{dtype}"
     of = f"{config.domain.rsplit('.', 1)[-1]}:" if config.domain not in _COMMON else ""
-    return kind, f"{kind}/{of}{_ALIKE.get(config.op, config.op)}{way}", list(size.values())
+    key = f"{kind}/{of}{_ALIKE.get(config.op, config.op)}{way}"
+    return Description(kind, key, [sizes[name] for name in SIZES], read + written)
 
 
-@dataclass(frozen=True, slots=True)
+@cache
+def _item_bytes(dtype: str) -> int:
+    return Operand(dtype, ()).bytes
+
+
+@dataclass(slots=True)
 class _Node:
     op: str
-    config: NodeConfig
+    operands: tuple[Operand | None, ...]
     attributes: Attributes
     inputs: list[Operand]
     outputs: list[Operand]
@@ -149,7 +184,7 @@ class _Node:
         return tuple(int(one) for one in value if not isinstance(one, str)) if isinstance(value, tuple) else ()
 
     def operand(self, place: int) -> Operand | None:
-        return self.config.inputs[place] if place < len(self.config.inputs) else None
+        return self.operands[place] if place < len(self.operands) else None
 
     def axis(self, default: int) -> int:
         return self.number("axis", default) % max(1, len(self.first))
@@ -197,12 +232,12 @@ def _convolution(node: _Node, size: Size) -> str:
     size |= {"flops": flops, "padded_flops": batch * whole * _padded(out // whole, reduced, pixels)}
     if depthwise:
         size["padded_flops"] = 2.0 * batch * math.ceil(out / _BLOCK) * _BLOCK * window * pixels
-    size |= {"windows": float(batch * pixels * window * channels), "outer_runs": batch * (groups if groups > 1 else 1)}
+    size |= {"windows": float(batch * pixels * window * channels), "outer_runs": batch * max(1, groups)}
     size |= {"m": out, "k": reduced, "n": pixels, "batch": batch, "window": window, "groups": groups, "pixels": pixels}
     size |= {"channels_in": channels, "channels_out": out, "group_in": shape[1], "width": result[-1] if result else 1}
     size |= {"stride": math.prod(node.numbers("strides")), "dilation": max(node.numbers("dilations"), default=1)}
     size |= {"padding": sum(node.numbers("pads")), "inner": result[-1] if result else 1}
-    size |= {"sum": float(node.op != "QLinearConv" and node.op != "ConvInteger" and node.operand(3) is not None)}
+    size |= {"sum": float(node.op not in ("QLinearConv", "ConvInteger") and node.operand(3) is not None)}
     size |= {"rest_m": -out % _BLOCK, "rest_n": -pixels % _TILE_COLUMNS, "rest_k": -channels % _BLOCK}
     way = "-depthwise" if depthwise else "-grouped" if groups > 1 else ""
     return way + ("-1d" if len(spatial) == 1 else "")
@@ -252,20 +287,24 @@ def _pool(node: _Node, size: Size) -> str:
 
 def _elementwise(node: _Node, size: Size) -> str:
     elements = math.prod(node.result)
-    shapes = [one.shape for one in node.inputs[:3] if one.elements > 1 or elements == 1]
-    run = elements
-    for shape in shapes:  # elements in a row for which no operand starts again
-        here = 1
-        for own, out in zip(reversed(shape), reversed(node.result), strict=False):
-            if own != out:
-                break
-            here *= out
-        same = math.prod(shape) == elements
-        run = min(run, elements if same else here)
+    run = min((_run(one.shape, node.result) for one in node.inputs[:3] if one.elements > 1), default=elements)
     small = sum(one.elements == 1 for one in node.inputs) if elements > 1 else 0
     size |= {"flops": float(elements), "inner": run, "outer_runs": elements / max(1, run), "m": small}
     size |= {"broadcast": float(run < elements), "scalar_steps": elements if run < _BLOCK < elements else 0.0}
     return ""
+
+
+def _run(shape: Shape, result: Shape) -> int:
+    """Return the elements in a row that an operand goes along with, or stays at one element for."""
+    run, stays = 1, None
+    padded = (1,) * (len(result) - len(shape)) + shape
+    for own, out in zip(reversed(padded), reversed(result), strict=False):
+        if out != 1:
+            if stays not in (None, own == 1):
+                break
+            stays = own == 1
+        run *= out
+    return run
 
 
 def _reduction(node: _Node, size: Size) -> str:
@@ -302,6 +341,8 @@ def _transpose(node: _Node, size: Size) -> str:
 
 
 def _move(node: _Node, size: Size) -> str:
+    if node.op == "Transpose":
+        return _transpose(node, size)
     shape, elements = node.first, math.prod(node.result)
     inner: float = elements
     if node.op in ("Concat", "Split"):
@@ -354,61 +395,63 @@ def _other(node: _Node, size: Size) -> str:
 
 
 _COMMON = ("", "com.microsoft", "ai.onnx")
+_TYPED = ("elementwise", "reduction", "product", "convolution", "recurrent")  # whose loops are another's for another type
 _EIGHT_BITS = ("uint8", "int8")
-#: Kinds of eight bits apart from those of floats, for operators that take both.
-_QUANTISED = MappingProxyType({"elementwise": "quantised-elementwise"})
 _SCALED_OPERANDS = ("QGemm", "QLinearMatMul")  # each operand with a scale and a zero point
 _RELABELLED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Shape", "Identity")
 #: Operators of one implementation; what a fusion adds is a size.
 _ALIKE = MappingProxyType(
     {
-        **{"FusedConv": "Conv", "FusedGemm": "Gemm", "FusedMatMul": "MatMul", "TransposeMatMul": "MatMul"},
+        "FusedConv": "Conv",
+        "FusedGemm": "Gemm",
+        **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), "MatMul"),
         **dict.fromkeys(("Squeeze", "Unsqueeze", "Flatten", "Identity"), "Reshape"),
     }
 )
 _OVER_LAST = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "EmbedLayerNormalization")
 _FROM_LAST = ("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax", "TopK")
 _ACTIVATIONS = MappingProxyType({"": 0.0, "Relu": 1.0, "Clip": 1.0, "LeakyRelu": 2.0, "HardSigmoid": 2.0})
-_FAMILIES: tuple[tuple[str, Callable[[_Node, Size], str], str], ...] = (
-    ("product", _product, "MatMul FusedMatMul Gemm FusedGemm TransposeMatMul GemmFastGelu FusedMatMulActivation"),
-    (
-        *("quantised-product", _product),
-        "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul QGemm QLinearMatMul MatMulNBits MatMulBnb4",
-    ),
-    ("convolution", _convolution, "Conv FusedConv NhwcFusedConv ConvTranspose"),
-    ("quantised-convolution", _convolution, "QLinearConv ConvInteger"),
-    ("recurrent", _recurrent, "LSTM GRU RNN"),
-    ("quantised-recurrent", _recurrent, "DynamicQuantizeLSTM"),
-    ("attention", _attention, "Attention MultiHeadAttention GroupQueryAttention DecoderMaskedMultiHeadAttention"),
-    ("quantised-attention", _attention, "QAttention"),
-    ("pool", _pool, "MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool"),
-    ("quantised-pool", _pool, "QLinearAveragePool QLinearGlobalAveragePool"),
-    (
-        *("elementwise", _elementwise),
-        "Relu Sigmoid Tanh Erf Sqrt Exp Log Neg Abs Clip LeakyRelu HardSigmoid HardSwish Elu Celu Gelu FastGelu QuickGelu "
-        "BiasGelu Cast Not Floor Ceil Round Reciprocal Softplus Softsign Sign Cos Sin PRelu Selu IsNaN IsInf Mish Swish "
-        "ThresholdedRelu Add Sub Mul Div Pow Max Min Equal Greater Less GreaterOrEqual LessOrEqual And Or Xor Where Mod Sum "
-        "Mean BiasAdd BiasSplitGelu RotaryEmbedding BatchNormalization Scaler Binarizer Imputer Dropout",
-    ),
-    (
-        *("quantised-elementwise", _elementwise),
-        "QuantizeLinear DequantizeLinear QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax",
-    ),
-    (
-        *("reduction", _reduction),
-        "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp ArgMax ArgMin "
-        "Softmax LogSoftmax LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization RMSNormalization "
-        "SkipSimplifiedLayerNormalization EmbedLayerNormalization InstanceNormalization GroupNormalization GroupNorm "
-        "LpNormalization MeanVarianceNormalization Normalizer DynamicQuantizeLinear TopK CumSum LRN Hardmax",
-    ),
-    ("move", _transpose, "Transpose"),
-    (
-        *("move", _move),
-        "Concat Split Slice Gather Reshape Squeeze Unsqueeze Flatten Expand Tile Pad Resize Upsample ReorderInput "
-        "ReorderOutput GatherND GatherElements ScatterND ScatterElements Shape ConstantOfShape DepthToSpace SpaceToDepth "
-        "Trilu Range OneHot Identity QLinearConcat",
-    ),
-    ("ensemble", _coefficients, "TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble"),
-    ("linear", _coefficients, "LinearClassifier LinearRegressor SVMClassifier SVMRegressor"),
+_SIZED: Mapping[str, Callable[[_Node, Size], str]] = MappingProxyType(
+    {
+        "product": _product,
+        "convolution": _convolution,
+        "recurrent": _recurrent,
+        "attention": _attention,
+        "pool": _pool,
+        "elementwise": _elementwise,
+        "reduction": _reduction,
+        "move": _move,
+        "ensemble": _coefficients,
+        "linear": _coefficients,
+        "other": _other,
+    }
 )
-_KINDS = MappingProxyType({op: (kind, sized) for kind, sized, ops in _FAMILIES for op in ops.split()})
+_FAMILIES = """
+product: MatMul FusedMatMul Gemm FusedGemm TransposeMatMul GemmFastGelu FusedMatMulActivation
+quantised-product: MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul QGemm QLinearMatMul MatMulNBits MatMulBnb4
+convolution: Conv FusedConv NhwcFusedConv ConvTranspose
+quantised-convolution: QLinearConv ConvInteger
+recurrent: LSTM GRU RNN
+quantised-recurrent: DynamicQuantizeLSTM
+attention: Attention MultiHeadAttention GroupQueryAttention DecoderMaskedMultiHeadAttention
+quantised-attention: QAttention
+pool: MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool
+quantised-pool: QLinearAveragePool QLinearGlobalAveragePool
+elementwise: Relu Sigmoid Tanh Erf Sqrt Exp Log Neg Abs Clip LeakyRelu HardSigmoid HardSwish Elu Celu Gelu FastGelu QuickGelu
+elementwise: BiasGelu Cast Not Floor Ceil Round Reciprocal Softplus Softsign Sign Cos Sin PRelu Selu IsNaN IsInf Mish Swish
+elementwise: ThresholdedRelu Add Sub Mul Div Pow Max Min Equal Greater Less GreaterOrEqual LessOrEqual And Or Xor Where Mod
+elementwise: Sum Mean BiasAdd BiasSplitGelu RotaryEmbedding BatchNormalization Scaler Binarizer Imputer Dropout
+quantised-elementwise: QuantizeLinear DequantizeLinear QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax
+reduction: ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp ArgMax ArgMin
+reduction: Softmax LogSoftmax LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization RMSNormalization
+reduction: SkipSimplifiedLayerNormalization EmbedLayerNormalization InstanceNormalization GroupNormalization GroupNorm
+reduction: LpNormalization MeanVarianceNormalization Normalizer DynamicQuantizeLinear TopK CumSum LRN Hardmax
+move: Transpose Concat Split Slice Gather Reshape Squeeze Unsqueeze Flatten Expand Tile Pad Resize Upsample ReorderInput
+move: ReorderOutput GatherND GatherElements ScatterND ScatterElements Shape ConstantOfShape DepthToSpace SpaceToDepth Trilu
+move: Range OneHot Identity QLinearConcat
+ensemble: TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble
+linear: LinearClassifier LinearRegressor SVMClassifier SVMRegressor
+"""
+_KINDS = MappingProxyType(
+    {op: kind for kind, ops in (line.split(": ") for line in _FAMILIES.strip().splitlines()) for op in ops.split()}
+)

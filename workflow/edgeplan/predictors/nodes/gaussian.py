@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,11 +68,7 @@ class Process:
         """Return the standard deviation of the ratio by features, noise included (n,)."""
         signal, _, noise = self.numbers
         explained = ((self._near(features, math.inf) @ self._solved[0].T) ** 2).sum(axis=1)
-        return np.sqrt(np.maximum(signal - explained, 0.0) + noise)
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays by name, for storing."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return np.asarray(np.sqrt(np.maximum(signal - explained, 0.0) + noise))
 
     @staticmethod
     def standardised(features: Floats, ratios: Floats, seed: int, numbers: Floats | None = None) -> Process:
@@ -95,7 +90,7 @@ def _matern(scaled: Floats) -> Floats:
 
 def _distances(left: Floats, right: Floats) -> Floats:
     squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2.0 * left @ right.T
-    return np.sqrt(np.maximum(squares, 0.0))
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
 def _fitted(points: Floats, ratios: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Learns what executed nodes take from measured ones: terms first, then trees and a Gaussian process on the logarithm of the ratio.
+"""Learns what executed nodes take from measured ones: terms, then trees and a Gaussian process on the log ratio to them.
 
 A prior, another device's predictor, is one more term: then trees and processes learn the ratio to it, which is all of transfer.
 """
@@ -38,7 +38,7 @@ _RESOLVED_US = 0.3  # below, errors count by this
 _LEAST_CONSTANT = 0.1  # of the least time seen
 _LEAST_US = 0.02
 _LEAST_SPREAD = 0.05
-_USUAL_SPREAD = 0.4  # of a kind of which little is known
+_USUAL_SPREAD, _MOST_SPREAD = 0.5, 2.0  # of a kind of which little is known, and of any
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def learn(
     rows = near[table.place] + far[table.place] * spilled[:, None]
     ratio = _ratio_to_prior(rows, samples.us) if prior else None
     kinds, texts, all_kinds = {}, [], samples.kinds
-    for kind in sorted(set(all_kinds)):
+    for kind in sorted(set(all_kinds.tolist())):
         at = np.flatnonzero(all_kinds == kind)
         kinds[kind], text = _of_kind(samples.take(at), rows[at], near[table.place[at]], ratio, settings, tuned)
         texts += [text] if text else []
@@ -180,9 +180,7 @@ def _of_kind(
             tuned.parameters[kind] = _parameters(matrix, left, samples.group, settings)
         boosters = [boost(matrix, left, np.ones(len(us)), tuned.parameters[kind], seed) for seed in settings.seeds]
         text = merge_texts([booster.model_to_string() for booster in boosters])
-    # What is known of a key that was not measured: how far the kind's terms are off.
-    off = np.log(us / np.einsum("ij,j->i", rows, work))
-    spread = nine_digits(float(np.sqrt(((off**2).sum() + _SHRINK * _USUAL_SPREAD**2) / (len(us) + _SHRINK))))
+    spread = _unlike(rows, us, codes, to_prior)
     return KindModel(work, keys, key_work, levels, counts, processes, bool(text), spread), text
 
 
@@ -235,17 +233,22 @@ def _ratio_to_prior(rows: Floats, us: Floats) -> float:
 
 def _fallback(rows: Floats, us: Floats, kinds: Any, to_prior: float | None) -> tuple[Floats, float]:
     """Return the terms of all kinds, and how far off they are for a kind that they were fitted without."""
-    if to_prior is not None:
-        work = np.zeros(rows.shape[1])
-        work[-1] = to_prior
-        return work, nine_digits(max(_LEAST_SPREAD, float(np.std(np.log(us / (rows @ work))))))
-    off = []
-    for kind in sorted(set(kinds)):
-        rest = kinds != kind
-        if rest.any():
-            off.append(np.log(us[~rest] / (rows[~rest] @ _work(rows[rest], us[rest], None))))
-    spread = float(np.sqrt(np.mean([np.mean(one**2) for one in off]))) if off else 1.0
-    return _work(rows, us, None), nine_digits(max(_LEAST_SPREAD, spread))
+    if to_prior is None:
+        return _work(rows, us, None), _unlike(rows, us, kinds, None)
+    work = np.zeros(rows.shape[1])
+    work[-1] = to_prior
+    return work, nine_digits(max(_LEAST_SPREAD, float(np.std(np.log(us / (rows @ work))))))
+
+
+def _unlike(rows: Floats, us: Floats, labels: Any, to_prior: float | None) -> float:
+    """Return the deviation of log time of a label that was not measured, by each one left out of the terms."""
+    squares = [_USUAL_SPREAD**2] * 2  # until several say otherwise
+    for label in sorted(set(labels)):
+        out = labels == label
+        if not out.all():
+            off = np.log(us[out] / np.maximum(rows[out] @ _work(rows[~out], us[~out], to_prior), _LEAST_US))
+            squares.append(min(float(np.mean(off**2)), _MOST_SPREAD**2))
+    return nine_digits(float(np.sqrt(np.mean(squares))))
 
 
 def with_stretch(kernels: Kernels, stretch: Mapping[str, float]) -> Kernels:

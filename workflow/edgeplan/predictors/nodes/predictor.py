@@ -1,4 +1,4 @@
-"""Predicts models by what an engine executes: each node, the whole, how far it may be off, and what to measure to know better."""
+"""Predicts models by what an engine executes: each node, the whole, how far it may be off, and what to measure next."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from edgeplan.predictors.nodes.whole import Relation, Trust
 Source = Literal["measured", "learnt", "guessed"]
 NOTHING: Mapping[str, float] = MappingProxyType({})
 
-#: Without an interval: predictions of which guesses make up more than this share of the time. Of models whose family was left
-#: out, intervals hold as often as they say up to here.
-MOST_GUESSED = 0.3
+#: Without an interval: predictions of which guesses make up more than this share of the time. Of 160 models, each family left
+#: out of training in turn, 90 % intervals held for 92 % of those below, for 72 % of those above that were half guessed at most.
+MOST_GUESSED = 0.1
 #: A whole is known well enough at this deviation: whole models differ by as much from the sums of their measured nodes.
 _ENOUGH = 0.05
 #: Keys of fewer samples are measured first where they take this share of the time.
@@ -80,7 +80,7 @@ class NodePrediction:
 
 @dataclass
 class _Rows:
-    """Holds the distinct nodes of a model: us and deviation of one run each, and runs in an inference (n,)."""
+    """Holds the distinct nodes of a model: us and deviation of one run each, and runs in an inference (n,); bytes moved."""
 
     configs: list[NodeConfig]
     keys: tuple[str, ...]
@@ -90,12 +90,13 @@ class _Rows:
     measured: np.ndarray[tuple[int], np.dtype[np.bool_]]
     samples: Integers
     place: Integers
+    moved: float
 
     def variance(self, total: float) -> tuple[Floats, Floats]:
         """Return time by deviation of each, over the total, and the same of its key: nodes of one key err together (n,)."""
         own = self.us * self.runs * self.deviation / total
         _, code = np.unique(self.keys, return_inverse=True)
-        return own, np.bincount(code, own)[code]
+        return own, np.asarray(np.bincount(code, own)[code], np.float64)
 
     def relative(self, total: float) -> float:
         """Return the deviation of the whole, as a share of it."""
@@ -129,7 +130,7 @@ class NodePredictor:
             known: measured us of a run, by `NodeConfig.key`.
         """
         rows = self._rows(model, known)
-        total = self._total(model, rows)
+        total = self._total(rows)
         deviation = rows.relative(total) * self.relation.scale
         half = self.trust.quantile * math.hypot(deviation, self.trust.model_deviation)
         nodes, bound = [], np.exp(np.minimum(_TWO_SIDED * rows.deviation, _MOST_BOUND))
@@ -146,7 +147,7 @@ class NodePredictor:
         return NodePrediction(total, interval, deviation, tuple(nodes))
 
     def predict_many(self, models: Sequence[ExecutedModel]) -> Floats:
-        """Return us of each model, without intervals (models,). Models that share their objects of equal nodes take the least."""
+        """Return us of each model, without intervals (models,); equal nodes that are one object take the least time."""
         counts = np.array([len(model.nodes) for model in models], np.int64)
         nodes = list(chain.from_iterable(model.nodes for model in models))
         table = Table.of([node.config for node in nodes])
@@ -155,7 +156,7 @@ class NodePredictor:
         times = np.fromiter((node.times for node in nodes), np.float64, len(nodes))
         spilled = spill(np.array([model.weight_bytes for model in models], np.float64), self.kernels.cache_bytes)
         us = (said.near[table.place] + said.far[table.place] * spilled[of]) * times
-        sums, runs = np.bincount(of, us, len(models)), np.bincount(of, times, len(models))
+        sums, runs = (np.bincount(of, each, len(models)).astype(np.float64) for each in (us, times))
         moved = np.bincount(of, times * table.moved[table.place], len(models))
         return self.relation.total(sums, runs, moved + [model.weight_bytes for model in models])
 
@@ -167,7 +168,7 @@ class NodePredictor:
         Keys of few samples that matter come first; then what weighs most in the variance of the whole.
         """
         rows = self._rows(model, known)
-        total = self._total(model, rows)
+        total = self._total(rows)
         result: list[NodeConfig] = []
         while len(result) < most:
             time = rows.us * rows.runs / total
@@ -196,9 +197,8 @@ class NodePredictor:
         """Return the share of a deviation that is left when so many siblings are measured."""
         return math.sqrt(max(1e-6, 1.0 - self.trust.together * self._gain(count)))
 
-    def _total(self, model: ExecutedModel, rows: _Rows) -> float:
-        sums = np.array([float((rows.us * rows.runs).sum())])
-        return float(self.relation.total(sums, np.array([float(rows.runs.sum())]), np.array([float(model.moved_bytes)]))[0])
+    def _total(self, rows: _Rows) -> float:
+        return float(self.relation.total((rows.us * rows.runs).sum(), rows.runs.sum(), rows.moved))
 
     def _rows(self, model: ExecutedModel, known: Mapping[str, float]) -> _Rows:
         table = Table.of([node.config for node in model.nodes])
@@ -210,7 +210,9 @@ class NodePredictor:
         first[table.place[::-1]] = np.arange(len(table.place))[::-1]
         configs = [model.nodes[place].config for place in first.tolist()]
         runs = np.bincount(table.place, [node.times for node in model.nodes], count).astype(np.float64)
-        rows = _Rows(configs, table.keys, us, said.deviation.copy(), runs, np.zeros(count, np.bool_), said.rows, table.place)
+        moved = model.weight_bytes + float((table.moved * runs).sum())
+        measured = np.zeros(count, np.bool_)
+        rows = _Rows(configs, table.keys, us, said.deviation.copy(), runs, measured, said.rows, table.place, moved)
         if known:
             self._take(rows, np.array([known.get(config.key, math.nan) for config in configs]))
         return rows

@@ -1,4 +1,4 @@
-"""Trains a device's predictor of nodes: what nodes take, how whole models relate to them, and how far predictions may be off."""
+"""Trains a device's predictor of nodes: what they take, how whole models relate to them, how far predictions may be off."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _stretches(samples: Samples, checked: CrossValidated) -> dict[str, float]:
     """Return by kind what deviations are to be multiplied by, so that 90 % of errors lie within 1.645 of them."""
     scaled, kinds = np.abs(np.log(checked.us / samples.us)) / checked.deviation, samples.kinds
     result = {}
-    for kind in sorted(set(kinds)):
+    for kind in sorted(set(kinds.tolist())):
         own = scaled[(kinds == kind) & np.isfinite(scaled)]
         if len(own):
             wanted = np.log(max(float(np.quantile(own, 0.9)) / _NORMAL_90, 1e-3)) * len(own) / (len(own) + _STRETCH_ROWS)

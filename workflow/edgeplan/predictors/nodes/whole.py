@@ -16,6 +16,7 @@ optimize = lazily("scipy.optimize")  # training alone needs it
 #: Bytes that a model moves at which half of what large models cost more a node is reached.
 _HALF_MOVED = 2e6
 _FEWEST_MODELS = 8  # for a relation of their own
+_FEWEST_WRONG = 5  # nodes far off for a bound of their own
 _TRUSTED = 0.1  # relative error beyond which a model weighs less
 _REWEIGHTED = 5
 
@@ -39,7 +40,7 @@ class Relation(_Strict):
     node_us: float = Field(default=0.0, ge=0)
     large_node_us: float = Field(default=0.0, ge=0)
 
-    def total(self, sums: Floats, nodes: Floats, moved: Floats) -> Floats:
+    def total(self, sums: Floats, nodes: Floats, moved: Floats | float) -> Floats:
         """Return us of models (n,) by sums of their nodes in us, numbers of nodes, and bytes that they move."""
         extra = self.node_us + self.large_node_us * moved / (moved + _HALF_MOVED)
         return np.asarray(self.call_us + self.scale * sums + nodes * extra)
@@ -106,21 +107,13 @@ def common_share(scaled: Floats, groups: Sequence[object]) -> float:
 
 
 def guess_bound(deviation: Floats, off: Floats) -> float:
-    """Return the deviation from which on nodes are guessed: the one that best tells those off by half and more from others.
+    """Return the deviation from which on nodes are guessed: 70 % of those off by half and more lie above it.
+
+    The others are warned of least that way, so that most warnings are right.
 
     Args:
         deviation: of each node (n,).
         off: absolute error of log time (n,).
     """
-    wrong = off > np.log(1.5)
-    if wrong.sum() < 5:
-        return Trust().guess
-    best, bound = 0.0, Trust().guess
-    for candidate in np.quantile(deviation, np.linspace(0.02, 0.98, 97)):
-        warned = deviation > candidate
-        if not warned.any() or warned.all() or wrong[warned].sum() < 0.6 * wrong.sum():  # half of them, with room for chance
-            continue
-        ratio = wrong[warned].mean() / max(wrong[~warned].mean(), 1.0 / len(off))
-        if ratio > best:
-            best, bound = float(ratio), nine_digits(float(candidate))
-    return max(bound, 1e-3)
+    wrong = np.sort(deviation[off > np.log(1.5)])
+    return nine_digits(float(np.quantile(wrong, 0.3))) if len(wrong) >= _FEWEST_WRONG else Trust().guess
