@@ -166,14 +166,19 @@ def _buckets(b: Net, heads: int, tokens: int, others: int) -> str:
 
 def encoder(b: Net) -> dict[str, str]:
     """Draw an encoder of text: BERT and its distilled, narrow and multilingual kin."""
-    batch, tokens = b.batch(), b.choose(b.size(4, 64), 16, 32, 64, 128, 128, 256, 384)
+    batch, tokens = b.batch, b.choose(b.size(4, 64), 16, 32, 64, 128, 128, 256, 384)
     blocks = _blocks(b, "layer", (1, 2, 4, 6, 8, 12))
     ids = b.input("input_ids", (batch, tokens), _IDS)
     mask = _mask(b, batch, tokens, tokens)
     x = _words(b, ids, blocks.width, b.size(1000, 30522))
     if b.chance(0.6):
         x = b.node("Add", [x, _words(b, b.input("token_type_ids", (batch, tokens), _IDS), blocks.width, 2)])
-    x = b.norm(b.node("Add", [x, b.drawn(1, tokens, blocks.width)]))
+    if b.chance(0.3):  # places are counted where there is no padding, as RoBERTa does
+        counted = b.node("Mul", [b.node("CumSum", ["attention_mask", b.constant("axis", 1, np.int64)]), "attention_mask"])
+        places = b.node("Add", [counted, b.constant("padding", 1, np.int64)])
+        x = b.norm(b.node("Add", [x, _words(b, places, blocks.width, tokens + 2)]))
+    else:
+        x = b.norm(b.node("Add", [x, b.drawn(1, tokens, blocks.width)]))
     for _ in range(b.choose(1, 2, 3, 4, 6)):
         x, _ = blocks.block(x, mask)
     x = blocks.ended(x)
@@ -195,7 +200,7 @@ def decoder(b: Net) -> dict[str, str]:
     """Draw a decoder that reads one new token, or a few, and the keys and values of those before."""
     norm = b.choose("rms", "rms", "layer")
     blocks = _blocks(b, norm, (2, 4, 6, 8, 12, 16), grouped=norm == "rms")
-    batch, tokens, past = b.batch(), b.choose(1, 1, 1, 1, b.size(2, 64)), b.size(1, 1024)
+    batch, tokens, past = b.batch, b.choose(1, 1, 1, 1, b.size(2, 64)), b.size(1, 1024)
     ids = b.input("input_ids", (batch, tokens), _IDS)
     mask = _mask(b, batch, tokens, past + tokens) if b.chance(0.7) or tokens > 1 else ""
     places = b.input("position_ids", (batch, tokens), _IDS)
@@ -219,7 +224,7 @@ def encoder_decoder(b: Net) -> dict[str, str]:
     """Draw an encoder and a decoder that attends to it, with biases by distance or with places, of text or of spectra."""
     norm = b.choose("rms", "layer")
     blocks = _blocks(b, norm, (2, 4, 6, 8))
-    batch, source, target = b.batch(), b.size(8, 256), b.choose(1, 1, b.size(2, 64))
+    batch, source, target = b.batch, b.size(8, 256), b.choose(1, 1, b.size(2, 64))
     if b.chance(0.3):  # two convolutions read a spectrum, as of Whisper
         x = b.input("input_features", (batch, 80, 2 * source))
         x = b.conv(b.conv(x, blocks.width, 3, act="Gelu"), blocks.width, 3, 2, "Gelu")
@@ -245,7 +250,7 @@ def encoder_decoder(b: Net) -> dict[str, str]:
 
 def vision_transformer(b: Net) -> dict[str, str]:
     """Draw a transformer of images: of all patches with a token of the class, or of windows that are cut and joined."""
-    batch, blocks, patch, windows = b.batch(), _blocks(b, "layer", (3, 4, 6, 8, 12)), b.choose(*_PATCHES), b.chance(0.35)
+    batch, blocks, patch, windows = b.batch, _blocks(b, "layer", (3, 4, 6, 8, 12)), b.choose(*_PATCHES), b.chance(0.35)
     window, side = b.choose(7, 8), b.choose(7, 8, 10, 14)
     side = window * b.choose(1, 2, 4) if windows else side
     x = b.conv(b.image("pixel_values", batch, 3, side * patch, side * patch), blocks.width, patch, patch, pads=(0, 0))

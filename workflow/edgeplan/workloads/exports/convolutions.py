@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from onnx import TensorProto
 
 from edgeplan.workloads.exports.net import Net
 
@@ -33,7 +32,7 @@ def mobile_cnn(b: Net) -> dict[str, str]:
     side, act = b.choose(*_IMAGES), b.choose("HardSwish", "HardSwish", "Relu6", "Relu", "Silu", "PRelu")
     gate, kernels = b.choose("HardSigmoid", "Sigmoid"), b.choose((3,), (3, 5), (3, 5))
     width = _channels(b, 8, 32)
-    x = b.conv(b.image("image", b.batch(), 3, side, side), width, 3, 2, act, normed=True)
+    x = b.conv(b.image("image", b.batch, 3, side, side), width, 3, 2, act, normed=True)
     scaled, ratio = b.chance(0.6), b.choose(2, 4, 6)
     for stage in range(b.choose(3, 4)):
         outputs = _channels(b, width, 2 * width)
@@ -52,7 +51,7 @@ def cnn(b: Net) -> dict[str, str]:
     side, width = b.choose(28, 32, 48, *_IMAGES), b.choose(8, 16, 24, 32, 32, 64)
     act, kind = b.choose("Relu", "Relu", "LeakyRelu", "Elu"), b.choose("plain", "plain", "residual", "dense", "shuffled")
     small = side <= 64
-    x = b.image("image", b.batch(), b.choose(1, 3, 3), side, side)
+    x = b.image("image", b.batch, b.choose(1, 3, 3), side, side)
     x = b.conv(x, width, 3 if small else b.choose(3, 5, 7), 1 if small else 2, act, normed=True)
     for stage in range(b.choose(2, 3) if small else 4):
         if kind in ("plain", "dense"):
@@ -66,7 +65,9 @@ def cnn(b: Net) -> dict[str, str]:
             if kind == "plain":
                 x = b.conv(x, outputs, 3, step, act, normed=b.chance(0.7))
                 continue
-            y = b.conv(x, outputs, 1 if kind == "shuffled" else 3, step, act, normed=True, groups=2 if kind == "shuffled" else 1)
+            y = b.conv(
+                x, outputs, 1 if kind == "shuffled" else 3, step, act, normed=True, groups=2 if kind == "shuffled" else 1
+            )
             if kind == "shuffled":
                 batch, _, height, breadth = b.shape(y)
                 y = b.transpose(b.reshape(y, (batch, 2, outputs // 2, height, breadth)), 0, 2, 1, 3, 4)
@@ -106,8 +107,12 @@ def _pyramid(b: Net, x: str, width: int, act: str, stages: int, *, apart: bool =
 
 def detector(b: Net) -> dict[str, str]:
     """Draw a detector: a backbone, maps that are resized and joined, heads, and boxes that are decoded from these."""
-    batch, height, width = b.batch(), b.size(128, 640, 32), b.size(128, 640, 32)
-    act, channels, classes = b.choose("Silu", "Silu", "LeakyRelu", "Relu", "Relu6"), _channels(b, 8, 32), b.choose(1, 2, 20, 80)
+    batch, height, width = b.batch, b.size(128, 640, 32), b.size(128, 640, 32)
+    act, channels, classes = (
+        b.choose("Silu", "Silu", "LeakyRelu", "Relu", "Relu6", "Mish"),
+        _channels(b, 8, 32),
+        b.choose(1, 2, 20, 80),
+    )
     apart = b.chance(0.35)
     maps = _pyramid(b, b.image("images", batch, 3, height, width), channels, act, 5, apart=apart)[-3:]
     out, tops = _channels(b, 2 * channels, 4 * channels), list[str]()
@@ -186,7 +191,7 @@ def _by_priors(b: Net, x: str, classes: int, stride: int) -> tuple[str, ...]:
 
 def segmentation(b: Net) -> dict[str, str]:
     """Draw a net that labels places: halves of a U that are joined (Ronneberger et al., 2015), or a backbone with a decoder."""
-    batch, side, channels = b.batch(), b.choose(*_IMAGES), _channels(b, 8, 48)
+    batch, side, channels = b.batch, b.choose(*_IMAGES), _channels(b, 8, 48)
     act, apart, learnt = b.choose("Relu", "Relu", "LeakyRelu", "Relu6"), b.chance(0.35), b.chance(0.6)
     depth, classes, maps = b.choose(3, 4), b.choose(1, 2, 21), list[str]()
 
@@ -221,7 +226,7 @@ def segmentation(b: Net) -> dict[str, str]:
 
 def autoencoder(b: Net) -> dict[str, str]:
     """Draw a net that codes and restores images, series or rows; some hand out how far these are apart."""
-    kind, batch, act = b.choose("image", "image", "series", "rows"), b.batch(), b.choose("Relu", "LeakyRelu", "Elu")
+    kind, batch, act = b.choose("image", "image", "series", "rows"), b.batch, b.choose("Relu", "LeakyRelu", "Elu")
     depth = b.choose(2, 3, 4)
     if kind == "rows":
         x = given = b.input("x", (batch, b.size(16, 2048)))
@@ -231,7 +236,11 @@ def autoencoder(b: Net) -> dict[str, str]:
         x = b.dense(x, b.shape(given)[1], b.choose("", "Sigmoid"))
     else:
         side, channels = b.size(32, 256, 16), _channels(b, 8, 64)
-        x = given = b.image("x", batch, b.choose(1, 3), side, side) if kind == "image" else b.input("x", (batch, b.choose(1, 8, 64), side * 8))
+        x = given = (
+            b.image("x", batch, b.choose(1, 3), side, side)
+            if kind == "image"
+            else b.input("x", (batch, b.choose(1, 8, 64), side * 8))
+        )
         for level in range(depth):
             x = b.conv(x, channels << level, 3, 2, act, normed=True)
         if b.chance(0.4):
@@ -249,12 +258,21 @@ def autoencoder(b: Net) -> dict[str, str]:
 
 def audio(b: Net) -> dict[str, str]:
     """Draw what hears: convolutions of a wave or a spectrum, gated, dilated or causal, with means or scores of each frame."""
-    batch, waves = b.batch(), b.chance(0.4)
+    batch, source = b.batch, b.choose("wave", "spectrum", "features", "features")
     channels, act = b.choose(32, 64, 128, 256, 512), b.choose("Relu", "Gelu", "Silu", "Elu")
     kind = b.choose("causal", "gated", "apart", "plain")
-    if waves:
-        x = b.input("wave", (batch, 1, b.choose(4000, 8000, 16000, 32000)))
-        x = b.conv(x, channels, 10, 5, act, pads=(0, 0))
+    wave = b.input("wave", (batch, 1, b.choose(4000, 8000, 16000, 32000))) if source != "features" else ""
+    if source == "spectrum":  # its parts by a convolution, then bands
+        window, bands = b.choose(256, 400, 512), b.choose(40, 64, 80)
+        padded = b.pad(wave, [(window // 2, window // 2)], "reflect")
+        x = b.conv(padded, window + 2, window, b.choose(80, 160, 256), pads=(0, 0))
+        real, imaginary = (b.scalar("Pow", part, 2.0) for part in b.split(x, 1, 2))
+        power = b.transpose(b.node("Add", [real, imaginary]), 0, 2, 1)
+        power = b.node("MatMul", [power, b.drawn(window // 2 + 1, bands, centre=0.1)])
+        x = b.transpose(b.node("Log", [b.clip(power, 1e-6, 1e6)]), 0, 2, 1)
+        x = b.conv(x, channels, 3, act=act)
+    elif source == "wave":
+        x = b.conv(wave, channels, 10, 5, act, pads=(0, 0))
         for kernel in b.choose((3, 3, 3), (3, 3, 3, 3, 2)):
             x = b.conv(x, channels, kernel, 2, act, pads=(0, 0))
     else:
@@ -262,7 +280,11 @@ def audio(b: Net) -> dict[str, str]:
         x = b.conv(x, channels, b.choose(3, 5), b.choose(1, 2), act)
     if b.chance(0.4):
         ones = [b.drawn(channels, spread=0.25, centre=1.0), b.drawn(channels)]
-        x = b.node("InstanceNormalization", [x, *ones]) if b.chance(0.4) else b.transpose(b.norm(b.transpose(x, 0, 2, 1)), 0, 2, 1)
+        x = (
+            b.node("InstanceNormalization", [x, *ones])
+            if b.chance(0.4)
+            else b.transpose(b.norm(b.transpose(x, 0, 2, 1)), 0, 2, 1)
+        )
     for block in range(b.choose(2, 3, 4, 6)):
         kernel, dilation = b.choose(3, 3, 5), 1 << block if kind == "causal" else 1
         if kind == "causal":
@@ -286,7 +308,7 @@ def audio(b: Net) -> dict[str, str]:
 
 def vocoder(b: Net) -> dict[str, str]:
     """Draw a vocoder or a net that cleans sound: transposed convolutions with dilated residuals (Kong et al., 2020), or a U."""
-    batch = b.choose(1, 1, 1, 2, 4)
+    batch = min(b.batch, 4)
     if b.chance(0.35):
         channels, maps = _channels(b, 16, 64), list[str]()
         x = b.input("noisy", (batch, 1, b.size(1024, 32768, 1024)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,18 +15,21 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.exports import attention, convolutions, rows
-from edgeplan.workloads.exports.net import Net
+from edgeplan.workloads.exports.net import Net, TooLargeError
 
 Draw = Callable[[Net], dict[str, str]]
+_BATCHES = (1, 1, 1, 1, 1, 1, 2, 4, 8, 10, 16)
 _OPSETS = (13, 14, 15, 16, 17, 17, 17, 18, 18)
-#: What a model may have at most, so that it takes some 30 ms on a core; others are drawn again.
-_MOST_MACS, _MOST_ELEMENTS, _MOST_BYTES = 1_000_000_000, 30_000_000, 120_000_000
-#: What is quantised with calibration may have at most: every tensor of it is looked at.
-_MOST_CALIBRATED = 0.3
+_ATTEMPTS = 30
 _FLOAT, _DYNAMIC, _QDQ = "float32", "dynamic", "qdq"
+#: The share of the largest sizes that is left to what is quantised, which takes long: calibration looks at every tensor.
+_SHARES = {_FLOAT: 1.0, _DYNAMIC: 0.6, _QDQ: 0.3}
+#: Quantised by channel are weights of at most so many bytes: ONNX Runtime's tool takes some 0.1 ms a channel.
+_MOST_BY_CHANNEL = 20_000_000
 _WORDS, _IMAGES, _ALL = (_FLOAT, _DYNAMIC), (_FLOAT, _QDQ), (_FLOAT, _DYNAMIC, _FLOAT, _QDQ)
 
 #: What draws the models of each family, and the element types that these take by turns.
@@ -75,20 +78,29 @@ class ExportedModel:
         seeded = self.exported.seeded(self.seed)
         if self.elements == _FLOAT:
             return seeded.save(path, sync=False)
-        model = seeded.whole()
-        helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # else it advises to
-        rng = np.random.default_rng(self.seed)
-        channelwise, wide = bool(rng.random() < 0.4), bool(rng.random() < 0.5)
-        kind = QuantType.QInt8 if wide and not _convolves(model) else QuantType.QUInt8
+        model, rng = seeded.whole(), np.random.default_rng(self.seed)
+        by_channel = bool(rng.random() < 0.5) and 4 * self.exported.parameters < _MOST_BY_CHANNEL
+        signed = QuantType.QInt8 if rng.random() < 0.5 else QuantType.QUInt8
         with tempfile.TemporaryDirectory() as folder:
             given = Path(folder) / "float.onnx"
             onnx.save(model, given)
-            if self.elements == _DYNAMIC:  # ONNX Runtime has ConvInteger for unsigned weights alone
-                quantize_dynamic(given, path, per_channel=channelwise, weight_type=kind)
-            else:
-                quantize_static(
-                    given, path, _Once(model), per_channel=channelwise, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8
-                )
+            logging.disable(
+                logging.WARNING
+            )  # the tool advises to prepare what people do not, and tells of each weight of a norm
+            try:
+                if self.elements == _DYNAMIC:  # ONNX Runtime has ConvInteger for unsigned weights alone
+                    convolves = any(node.op_type == "Conv" for node in model.graph.node)
+                    kind = QuantType.QUInt8 if convolves else signed
+                    quantize_dynamic(given, path, per_channel=by_channel, weight_type=kind)
+                else:
+                    prepared, kinds = (
+                        given.with_name("prepared.onnx"),
+                        {"activation_type": signed, "weight_type": QuantType.QInt8},
+                    )
+                    quant_pre_process(given, prepared, skip_symbolic_shape=True)
+                    quantize_static(prepared, path, _Once(model), per_channel=by_channel, **kinds)
+            finally:
+                logging.disable(logging.NOTSET)
         return path
 
 
@@ -119,20 +131,17 @@ def export_models(seed: int, per_family: int) -> Iterator[ExportedModel]:
             elements = kinds[number % len(kinds)]
             name = f"{family}_{number}_{elements}"
             entropy = (seed, zlib.crc32(family.encode()), number)
-            exported = _drawn(name, draw, entropy, _MOST_CALIBRATED if elements == _QDQ else 1.0)
+            exported = _drawn(name, draw, entropy, _SHARES[elements])
             yield ExportedModel(name, family, elements, exported, zlib.crc32(repr(entropy).encode()))
 
 
 def _drawn(name: str, draw: Draw, entropy: tuple[int, ...], share: float) -> Exported:
-    """Draw a model again and again until it is within this share of the bounds."""
-    for attempt in count():
+    """Draw a model again and again until it is not too large; after some times at half the batch."""
+    batch, attempt = _BATCHES[int(np.random.default_rng(entropy).integers(len(_BATCHES)))], 0
+    while True:
         rng = np.random.default_rng((*entropy, attempt))
-        net = Net(name, rng, _OPSETS[int(rng.integers(len(_OPSETS)))])
-        outputs = draw(net)
-        if net.macs <= share * _MOST_MACS and net.elements <= share * _MOST_ELEMENTS and net.weight_bytes <= share * _MOST_BYTES:
-            return net.build(outputs)
-    raise AssertionError("unreachable")
-
-
-def _convolves(model: onnx.ModelProto) -> bool:
-    return any(node.op_type == "Conv" for node in model.graph.node)
+        net = Net(name, rng, _OPSETS[int(rng.integers(len(_OPSETS)))], max(1, batch >> attempt // _ATTEMPTS), share)
+        try:
+            return net.build(draw(net))
+        except TooLargeError:
+            attempt += 1

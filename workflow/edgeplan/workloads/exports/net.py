@@ -14,8 +14,13 @@ from edgeplan.graph.onnx.write import IR_VERSION
 from edgeplan.workloads.exported import ExportBuilder
 from edgeplan.workloads.transformers import gelu, gelu_by_tanh
 
-_BATCHES = (1, 1, 1, 1, 1, 2, 4, 8, 16)
 _EPSILON = 1e-5
+#: What a model may have at most, so that it takes some 30 ms on a core: multiply-adds, elements written, bytes of weights.
+_MOST = (600_000_000, 20_000_000, 120_000_000)
+
+
+class TooLargeError(Exception):
+    """The sizes that were drawn make a model that is too large."""
 
 
 class Net(ExportBuilder):
@@ -24,13 +29,13 @@ class Net(ExportBuilder):
     Attributes:
         exporter: `torch`, `tensorflow` or `paddle`: how layers, padding and norms are written.
         rng: what draws.
-        macs: multiply-adds so far.
-        elements: elements that all nodes so far write.
+        batch: examples at once, 1 to 16.
+        share: of what a model may have at most: it is too large beyond.
     """
 
-    def __init__(self, name: str, rng: np.random.Generator, opset: int) -> None:
+    def __init__(self, name: str, rng: np.random.Generator, opset: int, batch: int, share: float = 1.0) -> None:
         super().__init__(name, opset)
-        self.rng, self.macs, self.elements = rng, 0, 0
+        self.rng, self.batch, self.share, self._counted = rng, batch, share, [0, 0, 0]
         self.exporter = self.choose("torch", "torch", "tensorflow", "paddle")
         self._same = self.choose("pads", "Pad", "SAME_UPPER") if self.exporter == "tensorflow" else "pads"
         self._types: dict[str, onnx.TypeProto] = {}
@@ -46,10 +51,6 @@ class Net(ExportBuilder):
     def size(self, least: int, most: int, step: int = 1) -> int:
         """Draw a multiple of a step, uniform by its logarithm."""
         return max(step, round(least * (most / least) ** float(self.rng.random()) / step) * step)
-
-    def batch(self) -> int:
-        """Draw a batch of 1 to 16, most often 1."""
-        return int(self.choose(*_BATCHES))
 
     def shape(self, x: str) -> tuple[int, ...]:
         """Return the shape of a tensor."""
@@ -67,7 +68,13 @@ class Net(ExportBuilder):
     def weight(self, name: str, shape: Sequence[int], spread: float, centre: float = 0.0) -> str:
         """Declare a float32 weight whose values are uniform in centre ± spread."""
         self._types[name] = helper.make_tensor_type_proto(TensorProto.FLOAT, list(shape))
+        self._count(0, 0, 4 * math.prod(shape))
         return super().weight(name, shape, spread, centre)
+
+    def _count(self, *more: int) -> None:
+        self._counted = [one + other for one, other in zip(self._counted, more, strict=True)]
+        if any(one > self.share * most for one, most in zip(self._counted, _MOST, strict=True)):
+            raise TooLargeError
 
     def drawn(self, *shape: int, spread: float = 0.1, centre: float = 0.0) -> str:
         """Declare a weight that is named by its place, as torch names what it has folded."""
@@ -88,15 +95,15 @@ class Net(ExportBuilder):
         self._types |= onnx.shape_inference.infer_node_outputs(
             schema, self._graph.node[-1], given, known, opset_imports=opsets, ir_version=IR_VERSION
         )
-        written = sum(math.prod(self.shape(one)) for one in made)
-        self.elements += written
+        written, macs = sum(math.prod(self.shape(one)) for one in made), 0
         if op_type in ("MatMul", "Gemm"):
-            self.macs += written * self.shape(inputs[0])[-1]
+            macs = written * self.shape(inputs[0])[-1]
         elif op_type in ("Conv", "ConvTranspose"):
-            kernel = self.shape(inputs[1])
-            self.macs += math.prod(self.shape(inputs[0] if op_type == "ConvTranspose" else made[0])) * math.prod(kernel[1:])
+            steps = math.prod(self.shape(inputs[0] if op_type == "ConvTranspose" else made[0]))
+            macs = steps * math.prod(self.shape(inputs[1])[1:])
         elif op_type in ("LSTM", "GRU", "RNN"):
-            self.macs += math.prod(self.shape(inputs[0])[:2]) * sum(math.prod(self.shape(one)) for one in inputs[1:3])
+            macs = math.prod(self.shape(inputs[0])[:2]) * sum(math.prod(self.shape(one)) for one in inputs[1:3])
+        self._count(macs, written, 0)
         return made
 
     def transpose(self, x: str, *order: int) -> str:
@@ -141,6 +148,8 @@ class Net(ExportBuilder):
                 return self.node("Mul", [x, self.node("Sigmoid", [x])])
             case "Gelu":
                 return gelu(self, x)
+            case "Mish":
+                return self.node("Mul", [x, self.node("Tanh", [self.node("Softplus", [x])])])
             case "GeluTanh":
                 return gelu_by_tanh(self, x)
             case "HardSwish" if self.opset < 14 or self.exporter == "paddle":
@@ -249,8 +258,3 @@ class Net(ExportBuilder):
         if self.exporter == "tensorflow" or self.chance(0.2):
             return self.reduce("ReduceMean", x, *axes, keep=0)
         return self.node("Flatten", [self.node("GlobalAveragePool", [x])], axis=1)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Return bytes of all weights so far, as float32."""
-        return 4 * sum(math.prod(self.shape(name)) for name in self._weights)

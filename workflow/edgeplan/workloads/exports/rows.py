@@ -13,7 +13,9 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _IDS = TensorProto.INT64
 
 
-def _recurrent(b: Net, x: str, cell: str, hidden: int, *, both: bool = False, given: list[str] | None = None) -> tuple[str, ...]:
+def _recurrent(
+    b: Net, x: str, cell: str, hidden: int, *, both: bool = False, given: list[str] | None = None
+) -> tuple[str, ...]:
     """Return a recurrent layer (time, batch, width) and its last states; both directions are joined."""
     directions, inputs = 1 + both, b.shape(x)[2]
     gates, spread = _GATES[cell] * hidden, 1 / math.sqrt(hidden)
@@ -22,9 +24,7 @@ def _recurrent(b: Net, x: str, cell: str, hidden: int, *, both: bool = False, gi
     how = {"linear_before_reset": 0 if b.exporter == "tensorflow" and b.chance(0.3) else 1} if cell == "GRU" else {}
     direction = "bidirectional" if both else "forward"
     states = ["", *given] if given else []
-    y, *last = b.nodes(
-        cell, [x, *weights, *states], 3 if cell == "LSTM" else 2, hidden_size=hidden, direction=direction, **how
-    )
+    y, *last = b.nodes(cell, [x, *weights, *states], 3 if cell == "LSTM" else 2, hidden_size=hidden, direction=direction, **how)
     if not both:
         return (b.node("Squeeze", [y, b.integers((1,))]), *last)
     time, _, batch, _ = b.shape(y)
@@ -33,7 +33,7 @@ def _recurrent(b: Net, x: str, cell: str, hidden: int, *, both: bool = False, gi
 
 def tagger(b: Net) -> dict[str, str]:
     """Draw a tagger: an embedding, or features, recurrent layers of both directions, and scores of each token."""
-    batch, tokens, cell = b.batch(), b.size(1, 200), b.choose("LSTM", "LSTM", "GRU")
+    batch, tokens, cell = b.batch, b.size(1, 200), b.choose("LSTM", "LSTM", "GRU")
     if b.chance(0.7):
         words = b.drawn(b.size(50, 20000), b.choose(b.size(16, 300, 4), 64, 100, 128, 300))
         x = b.node("Gather", [words, b.input("ids", (batch, tokens), _IDS)], axis=0)
@@ -55,8 +55,12 @@ def tagger(b: Net) -> dict[str, str]:
 
 def recurrent(b: Net) -> dict[str, str]:
     """Draw a recurrent net of signals or series, whose states come in and go out, or which hands out its last step."""
-    batch, cell, features = b.batch(), b.choose("LSTM", "LSTM", "GRU", "GRU", "RNN"), b.size(1, 257)
-    time, hidden, layers = b.choose(1, 1, b.size(2, 150)), b.choose(b.size(8, 640, 2), 64, 128, 256), b.choose(1, 2, 2, 3)
+    batch, cell, features = b.batch, b.choose("LSTM", "LSTM", "GRU", "GRU", "RNN"), b.size(1, 257)
+    time, hidden, layers = (
+        b.choose(1, b.size(2, 150), b.size(2, 150)),
+        b.choose(b.size(8, 640, 2), 64, 128, 256),
+        b.choose(1, 2, 2, 3),
+    )
     kept = b.chance(0.6)
     x = b.transpose(b.input("input", (batch, time, features)), 1, 0, 2)
     if b.chance(0.3):
@@ -78,7 +82,7 @@ def recurrent(b: Net) -> dict[str, str]:
 
 def text_cnn(b: Net) -> dict[str, str]:
     """Draw a classifier of text or characters by convolutions of several widths (Kim, 2014), or of several layers."""
-    batch, tokens, width = b.batch(), b.size(20, 512), b.choose(16, 32, 50, 64, 100, 128, 300)
+    batch, tokens, width = b.batch, b.size(20, 512), b.choose(16, 32, 50, 64, 100, 128, 300)
     x = b.node("Gather", [b.drawn(b.size(64, 20000), width), b.input("ids", (batch, tokens), _IDS)], axis=0)
     outputs, act = b.choose(32, 64, 100, 128, 256), b.choose("Relu", "Relu", "Gelu", "Tanh")
     x = b.transpose(x, 0, 2, 1)
@@ -107,7 +111,7 @@ def _all_of(b: Net, op_type: str, x: str) -> str:
 
 def table(b: Net) -> dict[str, str]:
     """Draw a net of tables: numbers that are scaled, kinds that are embedded, layers, and labels as sklearn-onnx writes them."""
-    batch, width = b.batch(), b.choose(b.size(2, 100), b.size(16, 2048))
+    batch, width = b.batch, b.choose(b.size(2, 100), b.size(16, 2048))
     x = b.input("X", (batch, width))
     if b.chance(0.5):
         x = b.node("Div", [b.node("Sub", [x, b.drawn(width)]), b.drawn(width, spread=0.5, centre=1.0)])
@@ -115,7 +119,11 @@ def table(b: Net) -> dict[str, str]:
         kinds = b.input("kinds", (batch, fields := b.size(2, 12)), _IDS)
         words = [b.drawn(b.size(2, 5000), b.choose(4, 8, 16, 32)) for _ in range(fields)]
         x = b.joined([x, *(b.node("Gather", [one, b.take(kinds, 1, i)], axis=0) for i, one in enumerate(words))], 1)
-    act, hidden, shape = b.choose("Relu", "Relu", "Tanh", "Sigmoid", "Gelu", "Elu", "Selu"), b.size(8, 1024), b.choose("cone", "even", "summed")
+    act, hidden, shape = (
+        b.choose("Relu", "Relu", "Tanh", "Sigmoid", "Gelu", "Elu", "Selu"),
+        b.size(8, 1024),
+        b.choose("cone", "even", "summed"),
+    )
     for layer in range(b.choose(1, 2, 2, 3, 4, 6)):
         y = b.dense(x, max(4, hidden >> layer) if shape == "cone" else hidden, act)
         y = b.norm(y) if b.chance(0.2) else y
