@@ -235,11 +235,22 @@ def product(rows: int, width: int, height: int) -> NodeConfig:
         (product(1, 512, 512), 14 << 20, 13, 14),
         (product(1, 512, 512), 1 << 40, 79, 80),
         (product(1, 4096, 8192), 1 << 40, 1, 1),
+        (product(16, 4096, 8192), 1 << 40, 1, 1),
         (product(512, 1024, 1024), 80 << 20, 2, 2),
         (described("Add", (read(1000, 1000),) * 2, (read(1000, 1000),)), 1 << 30, 2, 2),
         (described("Add", (read(100, 1000),) * 2, (read(100, 1000),)), 1 << 30, 8, 8),
     ],
-    ids=["tiny", "small", "fills the model", "fills every cache", "one is enough", "computes for long", "large", "apart"],
+    ids=[
+        "tiny",
+        "small",
+        "fills the model",
+        "fills every cache",
+        "one is enough",
+        "no two fit",
+        "computes for long",
+        "large",
+        "apart",
+    ],
 )
 def test_copies_fill_what_the_model_fills(config: NodeConfig, context: int, least: int, most: int) -> None:
     copies = copies_of(config, context)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.engines.base import EngineNode
-from edgeplan.engines.copies import copies_of
+from edgeplan.engines.copies import apart, copies_of
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.prepare import Preparation
@@ -85,8 +85,8 @@ class NodeSubject:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Return bytes of the copies' weights once loaded."""
-        return self.copies * self.config.weight_bytes
+        """Return bytes of the copies' weights once loaded, and of activations where each has its own."""
+        return self.copies * (self.config.weight_bytes + apart(self.config) * self.config.activation_bytes)
 
 
 @dataclass(frozen=True)

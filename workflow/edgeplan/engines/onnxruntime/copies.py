@@ -1,7 +1,8 @@
 """Builds models of copies of one executed node, which ONNX Runtime runs as they stand: a description is enough.
 
-Weights are drawn: floats from [0.05, 1), so that nothing becomes a denormal, overflows or is no number; integers that
-steer a node follow from its shapes, by the names that ONNX Runtime's own schemas give its inputs.
+Weights are drawn, equal ones for each copy in memory of its own: floats from [0.05, 1), so that nothing becomes a denormal,
+overflows or is no number. Integers that steer a node follow from its shapes, by the names that ONNX Runtime's schemas give
+its inputs.
 """
 
 from __future__ import annotations
