@@ -32,7 +32,7 @@ def complete_members(
     for op in reversed(graph.operators):  # a lost convolution in front of a named batch normalisation
         if op.name not in owner:
             after = graph.successors(op)
-            if len(after) == 1 and kind(graph, op) in _ABSORBED_BY.get(kind(graph, after[0]), ()) and after[0].name in owner:
+            if len(after) == 1 and after[0].name in owner and _absorbed(kind(graph, op), kind(graph, after[0])):
                 owner[op.name] = owner[after[0].name]
     for op in graph.operators:  # a sum or activation known only as an attribute of its producer's node
         if op.name in owner:
@@ -53,9 +53,13 @@ def complete_members(
     return {node: tuple(ops) or tuple(named[node]) for node, ops in members.items()}
 
 
-#: Which kinds an engine folds into a node that is named after a later operator.
+def _absorbed(what: str, after: str) -> bool:
+    """Tell whether an engine folds a kind into a node that is named after a later operator: no product is ever left out."""
+    return what in ("conv", "dwconv", "fc", "matmul") or what in _ABSORBED_BY.get(after, ())
+
+
 _ABSORBED_BY = {
-    "bn": ("conv", "dwconv", "fc", "bn"),
+    "bn": ("bn",),
     "reshape": ("reshape", "transpose"),
     "transpose": ("reshape",),
 }

@@ -107,16 +107,16 @@ def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False, around
     led = _axes(str(config.attribute("input_layout", "")))
     names = [{name: f"c{copy}.{name}" for name in body.tensors} for copy in range(copies)]
     for name in body.inputs:
-        tensor, shared = body.tensors[name], not apart and _tells_copies_apart(body, name)
-        given = [replace(tensor, name=name if shared else names[0][name])]
-        if shared:
+        tensor = body.tensors[name]
+        as_read = around and len(tensor.shape) == led and tensor.dtype == FLOAT32
+        pooled = as_read and name not in body.operators[0].inputs
+        if not apart and not pooled and _tells_copies_apart(body, name):
             for own in names:
                 own[name] = name
-        else:
-            given += [replace(tensor, name=own[name]) for own in names[1:]]
+        given = [replace(tensor, name=own) for own in dict.fromkeys(own[name] for own in names)]
         made.tensors |= {one.name: one for one in given}
         if around and tensor.shape:
-            made.bring(given, led=len(tensor.shape) == led and tensor.dtype == FLOAT32)
+            made.bring(given, led=as_read, pooled=pooled)
         else:
             made.inputs += [one.name for one in given]
     for own, prefix in zip(names, (f"c{copy}." for copy in range(copies)), strict=True):
@@ -275,27 +275,31 @@ class _Made:
     outputs: list[str] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
-    def bring(self, tensors: Sequence[Tensor], *, led: bool) -> None:
-        """Give tensors alike the value of one input; led, it comes from a convolution.
+    def bring(self, tensors: Sequence[Tensor], *, led: bool, pooled: bool) -> None:
+        """Give tensors alike the value of one input.
 
-        What is read more than once is fused with none.
+        Led, it comes from a convolution, which is fused with none of several that read it. Pooled, each comes from a window
+        besides: engines add to what a kernel reads where that is memory of its own, and no part of another tensor.
         """
-        first, read = tensors[0], tensors[0].name
-        n, *rest = first.shape
-        if len(tensors) > 1:
-            read, names = f"{AROUND}{first.name}", tuple(tensor.name for tensor in tensors)
-            self._join((read,) * len(names), replace(first, name=read), f"{read}.all")
-            parts = {"axis": 0, "split": (n,) * len(names)}
-            self.operators.append(Operator(f"{read}.split", "Split", (f"{read}.all",), names, (), parts))
-        self.tensors[read] = replace(first, name=read)
+        first, parts = tensors[0], tuple(f"{AROUND}{tensor.name}" if pooled else tensor.name for tensor in tensors)
+        read = f"{AROUND}{first.name}.one" if len(tensors) > 1 else parts[0]
+        self.tensors |= {name: replace(first, name=name) for name in (read, *parts)}
+        n, channels, *space = (*first.shape, 1)
         if led:
-            given = Tensor(f"{AROUND}x.{first.name}", (n, min(rest[0], _LEAD_CHANNELS), *rest[1:]))
+            given = Tensor(f"{read}.x", (n, min(channels, _LEAD_CHANNELS), *first.shape[2:]))
             op, weight = _pointwise(f"{AROUND}conv.{first.name}", given.shape, given.name, first.shape)
-            self.operators.insert(0, replace(op, outputs=(read,)))
+            self.operators.append(replace(op, outputs=(read,)))
             self.tensors |= {given.name: given, weight.name: weight}
             self.outputs += [read] if len(tensors) == 1 else []
-            read = given.name
-        self.inputs.append(read)
+        self.inputs.append(f"{read}.x" if led else read)
+        if len(tensors) > 1:
+            self._join((read,) * len(tensors), first, f"{read}.all")
+            split = {"axis": 0, "split": (n,) * len(tensors)}
+            self.operators.append(Operator(f"{read}.split", "Split", (f"{read}.all",), parts, (), split))
+        axes = len(space) - 1
+        window = {"kernel_shape": (3,) * axes, "strides": (1,) * axes, "pads": (1,) * 2 * axes}
+        for part, tensor in zip(parts, tensors if pooled else (), strict=pooled):
+            self.operators.append(Operator(f"{part}.pool", "MaxPool", (part,), (tensor.name,), (), window))
 
     def hand_out(self, tensors: Sequence[Tensor], *, joined: bool) -> None:
         """Make tensors alike outputs of the graph, or join them and make the first part the output."""

@@ -12,6 +12,9 @@ from edgeplan.graph.ir import Graph, Operator
 #: Node types of the runtime model that hold no work of their own.
 _PASSIVE = frozenset({"Input", "Const", "Output", "Result", "Parameter"})
 
+#: Those that hand values on in another layout or type.
+_CONVERSIONS = frozenset({"Reorder", "Convert"})
+
 
 def _info(op: Any, key: str) -> str:
     info = op.get_rt_info()
@@ -33,6 +36,7 @@ def map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
         return False  # the runtime model names every operator it fuses behind another
 
     members = complete_members(graph, {k: v for k, v in named.items() if v}, claims)
+    _add_parts(active, members)
     carried: dict[str, str] = {}  # engine node -> original activation it writes
     for op in ops:
         name = op.get_friendly_name()
@@ -53,6 +57,16 @@ def map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
             carried[name] = tensor
             found.append(EngineNode(name, kind, f"{kind}.{implementation}", (), tensor, before, layouts[name]))
     return tuple(found)
+
+
+def _add_parts(active: Sequence[Any], members: dict[str, tuple[str, ...]]) -> None:
+    """Add nodes that the engine makes of a part of an operator, and names after none: what reads them belongs to it."""
+    for op in reversed(active):
+        name = op.get_friendly_name()
+        if members.get(name) or _info(op, "layerType") in _CONVERSIONS:
+            continue
+        readers = (read.get_node().get_friendly_name() for out in op.outputs() for read in out.get_target_inputs())
+        members[name] = next((members[reader] for reader in readers if members.get(reader)), ())
 
 
 def _sequences(graph: Graph, active: Sequence[Any]) -> dict[str, list[str]]:
