@@ -26,8 +26,8 @@ lightgbm, optimize, optuna = lazily("lightgbm"), lazily("scipy.optimize"), lazil
 
 log = logging.getLogger(__name__)
 
-FEW_ROWS = 15  # below: the work model and the median of its ratios
-TUNED_ROWS = 200  # from here on Optuna tunes
+_FEW_ROWS = 15  # below: the work model and the median of its ratios
+_TUNED_ROWS = 200  # from here on Optuna tunes
 _TUNING_ROWS = 4000  # tuning works on a sample of at most this many rows
 _EARLY_STOP = 40
 _MAX_TREES = 1000  # lipg, section 5.2
@@ -51,8 +51,6 @@ _MEDIUM: Mapping[str, float | int | str] = {
     "extra_trees": True,
 }
 _HUBER: Mapping[str, Any] = {"objective": "huber", "alpha": 0.15}  # alpha: where errors of log latency count linearly
-#: Own rows and a prior's: many, of which most are alike.
-_MIXED: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1}
 #: Without a search: a third of the time, and errors of kernels that were left out are 4 % larger (.078 for .075).
 _QUICK: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1, "max_bin": 63}
 #: A correction of what is nearly right.
@@ -111,7 +109,7 @@ def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
     # Relative errors are bounded below by -1 and not above, so outliers that are slow weigh the least: trees mend the bias.
     rows = (np.sqrt(weight) / latency)[:, None]
     design = terms / scale * rows
-    if len(latency) < FEW_ROWS:  # too few for a term each: a constant and one term, whichever fits best
+    if len(latency) < _FEW_ROWS:  # too few for a term each: a constant and one term, whichever fits best
         pairs = [np.array([0, i]) for i in range(1, terms.shape[1])]
         columns = min(pairs, key=lambda c: optimize.nnls(design[:, c], np.sqrt(weight))[1])
     else:
@@ -126,18 +124,13 @@ def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
 
 def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
     """Return the parameters of the trees: tuned where there are rows enough, regularised defaults elsewhere."""
-    if len(labels) < FEW_ROWS:
+    if len(labels) < _FEW_ROWS:
         return {}
-    if len(labels) < TUNED_ROWS:
+    if len(labels) < _TUNED_ROWS:
         return dict(_SMALL)
     if settings.trials == 0:
         return dict(_QUICK)
     return _tune(labels, matrix, settings)
-
-
-def mixed_parameters(rows: int) -> Parameters:
-    """Return the parameters of trees that learn from so many own rows and from rows of a prior, too."""
-    return dict(_SMALL if rows < TUNED_ROWS else _MIXED)
 
 
 def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], seeds: tuple[int, ...]) -> Fitted:
@@ -151,6 +144,20 @@ def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | s
     else:
         boosters = [boost(matrix, ratio, labels.weight, parameters, seed) for seed in seeds]
     return Fitted(work, tuple(boosters))
+
+
+def cross_validate(
+    labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], settings: TrainingSettings
+) -> Floats:
+    """Predict the latency of every row (us) by a model that saw no row of its subject (n,); NaN with a single subject."""
+    folds = group_folds(labels.group, settings.folds, settings.seeds[0])
+    result = np.full(len(labels), np.nan)
+    for number in range(int(folds.max()) + 1):
+        train, held = np.flatnonzero(folds != number), np.flatnonzero(folds == number)
+        if len(train):
+            fitted = fit(labels.take(train), matrix[train], parameters, settings.seeds[:1])
+            result[held] = fitted.predict(matrix[held])
+    return result
 
 
 def boost(matrix: Floats, ratio: Floats, weight: Floats, parameters: Mapping[str, float | int | str], seed: int) -> Any:

@@ -191,7 +191,7 @@ def _train_all(
     with ScratchFolder("training") as folder, ThreadPoolExecutor(cpus.workers()) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {
-            pool.submit(_train, Path(folder) / str(number), asked[name], params, about, name): name
+            pool.submit(_train, Path(folder) / str(number), asked[name], params, about): name
             for number, name in enumerate(largest_first)
         }
         with progress(f"{about['device']}: kernels trained on", sum(len(rows) for rows in asked.values())) as advance:
@@ -223,11 +223,8 @@ def call_us(engine: str, fitted: float) -> float:
 
 
 def _train(
-    folder: Path, rows: pd.DataFrame, params: PredictionParams, about: Mapping[str, Any], name: str
+    folder: Path, rows: pd.DataFrame, params: PredictionParams, about: Mapping[str, Any]
 ) -> tuple[DevicePredictor, pd.DataFrame]:
-    settings = _settings(params)
-    if name != _DEVICE:  # what is compared tells of own rows alone
-        settings = settings.model_copy(update={"prior": ()})
     told = {
         "device": str(about["device"]),
         "engine": str(about["engine"]),
@@ -236,4 +233,4 @@ def _train(
         "plain_layouts": dict(about["plain_layouts"]),
         "measured_at": str(about["measured_at"]),
     }
-    return train_in_process(folder, rows, settings, told)
+    return train_in_process(folder, rows, _settings(params), told)
