@@ -21,7 +21,6 @@ class TrainingSettings(BaseModel):
         interval: nominal coverage of the intervals.
         seeds: the first seeds folds and tuning; models of all seeds are averaged. The pipeline keeps their number and derives
             their values from its own seed.
-        resolved_us: labels of at least this many microseconds are those that the samplers are also compared on alone.
         dispatch_numbers: of a device whose engine dispatches kernels of its own: the numbers that their launches follow from
             (`Processor.numbers`), of which predictors then learn, too. None: launches are not looked at.
         without_work: devices whose predictors learn from the work of recurrent layers, transposed convolutions and products of
@@ -35,7 +34,6 @@ class TrainingSettings(BaseModel):
     min_rows_per_implementation: Annotated[int, Field(ge=2)] = 30
     interval: Annotated[float, Field(gt=0.5, lt=1)] = 0.9
     seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=10)] = (0,)
-    resolved_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     dispatch_numbers: dict[str, int] = {}
     without_work: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_NAME.pattern)], ...], Field(max_length=20)] = ()
 

@@ -124,7 +124,6 @@ def adapt_device(
     share: float = 1.0,
     batch: int = 1,
     results: Path | None = None,
-    rows: Path | None = None,
 ) -> Adapted:
     """Measure here for some seconds, and write predictors of a device.
 
@@ -136,7 +135,6 @@ def adapt_device(
         share: share of models within 10 %; measuring ends early once as many are expected.
         batch: images of each carrier and whole model.
         results: folder of the results; without, the workspace's.
-        rows: folder of measured rows; likewise.
     """
     device = load_device(name)
     if not engine_class(device.engine).reports_nodes:
@@ -151,7 +149,7 @@ def adapt_device(
     live = _Live(device, sources, seconds, share, batch)
     live.prepare()
     began = time.monotonic()
-    with Bench(device, _SETTINGS, (rows or space.rows) / device.name / "adaptation", quiet_seconds=_QUIET_S) as bench:
+    with Bench(device, _SETTINGS, space.rows / device.name / "adaptation", quiet_seconds=_QUIET_S) as bench:
         live.measure(bench, began)
         identity = dict(bench.identity)
     predictor, told = live.result(str(identity["engine_version"]))

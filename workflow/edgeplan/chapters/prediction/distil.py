@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.chapters.prediction.model_tables import kernels_of
+from edgeplan.chapters.prediction.models import kernels_of
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled

@@ -11,8 +11,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
 from edgeplan.chapters.prediction.evaluation.page import prediction_report
-from edgeplan.chapters.prediction.model_tables import kernels_of, named_graphs
-from edgeplan.chapters.prediction.models import read_models
+from edgeplan.chapters.prediction.models import kernels_of, named_graphs, read_models
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.speed import speed_of

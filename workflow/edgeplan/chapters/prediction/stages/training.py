@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.prediction.model_tables import kernels_of
+from edgeplan.chapters.prediction.models import kernels_of
 from edgeplan.chapters.prediction.sampling.labels import call_is_fitted
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.training_part import train_in_process
@@ -47,6 +47,7 @@ FOREST = "forest"
 COMPARED = ("adaptive", "random", "prior")
 _DEVICE = ""  # the device's own lie in no folder below
 _CONV = "conv"
+_RESOLVED_US = 1.0  # stock engines count whole microseconds: labels below one tell how they round
 #: What is read of the sampler's document.
 _ABOUT = (
     "mode",
@@ -74,7 +75,7 @@ def train(
 ) -> None:
     """Train the predictors; calibrate them on whole models; hold the samplers against the frozen set; train what is compared.
 
-    The samplers are judged on all labels of the frozen set, and on those of at least `training.resolved_us` alone; how far the
+    The samplers are judged on all labels of the frozen set, and on those of at least a microsecond alone; how far the
     others' errors differ from the adaptive one's by chance is told by resampling the carriers of that set.
 
     The comparison predictors: Conv from each sampler's samples alone, the other kinds being those of the device; and nn-Meter's
@@ -103,8 +104,8 @@ def train(
                 "sampler": name,
                 "rows": int((parts[name]["sampler"] == name).sum()),
                 "seconds": about["sampler_seconds"][name],
-                **_judged(judged, params.training.resolved_us),
-                **_differences(judged, None if name == COMPARED[0] else adaptive, params.training.resolved_us),
+                **_judged(judged),
+                **_differences(judged, None if name == COMPARED[0] else adaptive),
             }
         )
         calibrated(predictor.with_kinds_of(conv, [_CONV]), whole_kernels, measured_ms).save(predictors / name)
@@ -129,23 +130,23 @@ def _frozen(held_out: pd.DataFrame) -> pd.DataFrame:
     return held_out[held_out["split"] == "frozen"].reset_index(drop=True)
 
 
-def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
-    """Return the accuracy on all held-out rows and, NaN without any, on those whose label is at least `resolved_us`."""
-    found: dict[str, float] = {"resolved_us": resolved_us}
-    for suffix, part in (("_all", rows), ("", rows[rows["measured_us"] >= resolved_us])):
+def _judged(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the accuracy on all held-out rows and, NaN without any, on those whose label is at least `_RESOLVED_US`."""
+    found: dict[str, float] = {"resolved_us": _RESOLVED_US}
+    for suffix, part in (("_all", rows), ("", rows[rows["measured_us"] >= _RESOLVED_US])):
         hit = asdict(accuracy(part["measured_us"] / 1e3, part["predicted_us"] / 1e3)) if len(part) else {}
         values = (hit.get(name, math.nan) for name in ("models", "rmse", "rmspe", "within_10pct"))
         found |= dict(zip((f"{name}{suffix}" for name in ("labels", "rmse_ms", "rmspe", "within_10pct")), values, strict=True))
     return found
 
 
-def _differences(rows: pd.DataFrame, adaptive: pd.DataFrame | None, resolved_us: float) -> dict[str, float]:
+def _differences(rows: pd.DataFrame, adaptive: pd.DataFrame | None) -> dict[str, float]:
     """Return a 95 % interval of the RMSPE less that of the adaptive sample (percentage points) on the same sets, or NaN."""
     found: dict[str, float] = {}
     same = ["subject", "config", "measured_us"]
     if adaptive is not None and not rows[same].equals(adaptive[same]):
         raise FormatError("samplers were judged on different labels", where="training", next_step="dvc repro training")
-    for suffix, least in (("_all", 0.0), ("", resolved_us)):
+    for suffix, least in (("_all", 0.0), ("", _RESOLVED_US)):
         low = high = math.nan
         if adaptive is not None:
             kept = rows["measured_us"] >= least
