@@ -98,15 +98,15 @@ def _by_name(folder: Path, *, pairs: bool) -> dict[str, Path]:
     return shipped | {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def shipped_folder(name: str, folder: Path = SHIPPED, *, where: str) -> Path:
-    """Return the folder of a device's fusion rules, which stages learn from.
+def shipped_rules(name: str, *, where: str) -> Path:
+    """Return the file of a device's fusion rules, which stages learn from.
 
     Raises:
         DeviceError: none are shipped of this device.
     """
-    path = folder / name
-    if not (DEVICE_NAME.fullmatch(name) and (path / RULES).is_file()):
-        known = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{RULES}"))) or "none"
+    path = SHIPPED / name / RULES
+    if not (DEVICE_NAME.fullmatch(name) and path.is_file()):
+        known = ", ".join(sorted(p.parent.name for p in SHIPPED.glob(f"*/{RULES}")))
         raise DeviceError(
             f"the package ships nothing of a device {name!r} to learn from",
             where=where,
