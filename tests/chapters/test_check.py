@@ -54,10 +54,11 @@ def test_a_device_without_a_file_is_named_with_its_key(tmp_path: Path, place: st
     assert f"git add {devices / 'cpu-nope.yaml'}" in caught.value.next_step
 
 
-def test_a_prior_that_is_not_shipped_ends_a_run_before_it_is_trained(tmp_path: Path) -> None:
+def test_a_prior_that_is_not_shipped_ends_a_run_before_anything_is_measured(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="'cpu-nope'") as caught:
-        check_params(*_project(tmp_path, training={"prior": ["cpu-onednn", "cpu-nope"]}))
-    assert caught.value.where == "training.prior"
+        check_params(*_project(tmp_path, fusion={"prior": ["cpu-onednn", "cpu-nope"]}))
+    assert caught.value.where == "fusion.prior"
+    assert "cpu-onednn, cpu-onnxruntime, cpu-openvino" in caught.value.next_step
 
 
 def test_a_device_file_that_does_not_fit_is_named(tmp_path: Path) -> None:

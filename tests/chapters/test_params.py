@@ -84,6 +84,11 @@ def test_a_misspelt_key_is_named(tmp_path: Path, dotted: str) -> None:
     assert f"leave out {dotted}, or see in CHANGELOG.md" in caught.value.next_step
 
 
+def test_a_prior_of_devices_is_told_what_learns_from_them(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="edgeplan device adapt"):
+        load_params(_write(tmp_path / "params.yaml", "training.prior", ["cpu-onednn"]))
+
+
 @pytest.mark.parametrize(
     "dotted",
     [
@@ -205,9 +210,10 @@ def test_stages_of_a_device_know_the_values_that_it_has_of_its_own(path: Path) -
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"samplings": {"rounds": 1}}, "settings.samplings is nothing"),
-        ({"sampling": {"round": 1}}, "settings.sampling.round is nothing"),
-        ({"sampling": {"rounds": -1}}, r"settings\.sampling\.rounds: "),
+        ({"samplings": {"rounds": 1}}, "samplings: no such field"),
+        ({"sampling": {"round": 1}}, r"sampling\.round: no such field"),
+        ({"sampling": {"rounds": -1}}, r"sampling\.rounds: "),
+        ({"training": {"prior": []}}, "edgeplan device adapt"),
     ],
 )
 def test_a_devices_values_that_do_not_fit_are_named(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:

@@ -57,6 +57,14 @@ def test_lines_find_a_factor_of_all_kinds_and_of_each() -> None:
     assert 200.0 < us[2] < 550.0  # a kind that no label was of: as the others
 
 
+def test_an_old_device_says_of_unknown_implementations_what_it_mostly_runs() -> None:
+    known = rows(100)
+    conv = known[(known["kind"] == "conv") & (known["implementation"] == known["implementation"].mode()[0])]
+    strange = conv.assign(implementation="other", input_layout="strange")
+    usual = rows_of(old(), read_labels(conv)).said
+    np.testing.assert_array_equal(rows_of(old(), read_labels(strange)).said, usual)
+
+
 def test_without_labels_the_old_device_stands() -> None:
     found = calibrate_kernels(kernel_rows(0, 1.0))
     np.testing.assert_allclose(

@@ -11,6 +11,7 @@ from law_of_latency import ABOUT, SETTINGS, TUNED, conv, law, model, relu, reord
 from edgeplan.chapters.prediction.stages.training import calibrated
 from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.boosting import cross_validate, parameters_for
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.forest import fit_forest
 from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subject, with_quantile_of
@@ -250,6 +251,22 @@ def test_sums_and_folds_go_by_subject() -> None:
     folds = group_folds(many, 5, 0)
     assert set(folds) == set(range(5))
     assert all(len(set(folds[many == g])) == 1 for g in range(30))
+
+
+def test_labels_of_a_held_out_subject_reach_no_prediction_of_it() -> None:
+    table = rows(120)
+    table = table[table["kind"] == "conv"].reset_index(drop=True)
+
+    def predicted(labelled: pd.DataFrame) -> np.ndarray:
+        labels = read_labels(labelled)
+        return cross_validate(labels, labels.matrix, parameters_for(labels, labels.matrix, SETTINGS), SETTINGS)
+
+    before = predicted(table)
+    for subject in table["subject"].unique()[:3]:
+        mine = (table["subject"] == subject).to_numpy()
+        after = predicted(table.assign(latency_us=table["latency_us"].where(~mine, 1e6)))
+        np.testing.assert_array_equal(after[mine], before[mine])
+        assert not np.array_equal(after[~mine], before[~mine])
 
 
 def test_frozen_carriers_calibrate_where_they_are_enough() -> None:

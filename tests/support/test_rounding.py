@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
-from edgeplan.chapters.prediction.evaluation.baselines import fit_linear
+from edgeplan.chapters.prediction.evaluation.tables_baselines import fit_linear
 from edgeplan.predictors.boosting import fit_work, work_time
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.latency import EXTRA_FEATURES

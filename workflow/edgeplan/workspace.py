@@ -15,14 +15,13 @@ from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.support.files import state_folder
 
 VARIABLE = "EDGEPLAN_WORKSPACE"
-#: A folder a shipped device: its device file, its predictors, distilled, and the kernels that they were trained on. And one a
-#: shipped pair, with its pair file.
+#: A folder a shipped device: its device file, and its predictors, distilled. And one a shipped pair, with its pair file.
 SHIPPED = Path(__file__).parent / "shipped"
 DEVICE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _DEVICES, _PAIRS, _ROWS, _RESULTS = Path("config/devices"), Path("config/pairs"), Path("data/rows"), Path("results")
 _PAIR_NAME = "pair-"  # begins the names of all pairs, and of no device
 _PREDICTORS = "card.json"
-KERNELS, RULES = "kernels.parquet", "rules.json"
+RULES = "rules.json"
 
 
 @dataclass(frozen=True)
@@ -99,15 +98,15 @@ def _by_name(folder: Path, *, pairs: bool) -> dict[str, Path]:
     return shipped | {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def shipped_folder(name: str, folder: Path = SHIPPED, *, where: str = "training.prior") -> Path:
-    """Return the folder of what stages learn from: a device's fusion rules, kernels, and the predictors trained on them.
+def shipped_rules(name: str, *, where: str) -> Path:
+    """Return the file of a device's fusion rules, which stages learn from.
 
     Raises:
         DeviceError: none are shipped of this device.
     """
-    path = folder / name
-    if not (DEVICE_NAME.fullmatch(name) and all((path / file).is_file() for file in (RULES, KERNELS, _PREDICTORS))):
-        known = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{KERNELS}"))) or "none"
+    path = SHIPPED / name / RULES
+    if not (DEVICE_NAME.fullmatch(name) and path.is_file()):
+        known = ", ".join(sorted(p.parent.name for p in SHIPPED.glob(f"*/{RULES}")))
         raise DeviceError(
             f"the package ships nothing of a device {name!r} to learn from",
             where=where,

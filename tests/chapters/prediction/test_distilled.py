@@ -9,7 +9,7 @@ import pytest
 
 from depth import by_day
 from edgeplan.chapters.prediction.distil import MAX_BYTES, MAX_CHANGE
-from edgeplan.chapters.prediction.model_tables import kernels_of
+from edgeplan.chapters.prediction.models import kernels_of
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.predictors.distilled import TREES, cut, load_distilled, save_distilled

@@ -112,22 +112,22 @@ def test_training_tells_how_far_a_sampler_is_from_the_adaptive_one() -> None:
     adaptive = pd.DataFrame({"subject": list("aabbccdd"), "config": "{}", "measured_us": 2.0, "predicted_us": 2.2})
     adaptive.loc[0, ["measured_us", "predicted_us"]] = (0.5, 5.0)  # too short to be resolved
     worse = adaptive.assign(predicted_us=2.6)
-    found = training._differences(worse, adaptive, 1.0)
+    found = training._differences(worse, adaptive)
     assert found["rmspe_more_low"] == pytest.approx(20.0)
     assert found["rmspe_more_high"] == pytest.approx(20.0)
     assert found["rmspe_more_low_all"] < 0 < found["rmspe_more_high_all"]
-    assert all(np.isnan(value) for value in training._differences(adaptive, None, 1.0).values())
+    assert all(np.isnan(value) for value in training._differences(adaptive, None).values())
     with pytest.raises(FormatError, match="different labels"):
-        training._differences(worse.assign(subject="e"), adaptive, 1.0)
+        training._differences(worse.assign(subject="e"), adaptive)
 
 
 def test_training_judges_on_all_labels_and_on_resolved_ones_alone() -> None:
     rows = pd.DataFrame({"measured_us": [0.5, 2.0], "predicted_us": [1.0, 2.2]})
-    found = training._judged(rows, 1.0)
+    found = training._judged(rows)
     assert (found["labels"], found["labels_all"]) == (1, 2)
     assert found["rmspe"] == pytest.approx(10.0)
     assert found["rmspe_all"] == pytest.approx(100 * np.sqrt((1 + 0.01) / 2))
-    assert np.isnan(training._judged(rows, 3.0)["rmspe"])
+    assert np.isnan(training._judged(rows[:1])["rmspe"])
 
 
 def test_kernels_of_the_paper_that_are_not_ours_have_rows(evidence: Evidence) -> None:

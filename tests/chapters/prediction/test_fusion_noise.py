@@ -13,8 +13,7 @@ from fused_devices import CAUTIOUS, FUSING_SUMS, PLAIN, QUIET, Device, Times, di
 
 from edgeplan.chapters.prediction.fusion.builders import ARMS
 from edgeplan.chapters.prediction.fusion.cases import Case, CaseOutcome, Timings, judge
-from edgeplan.chapters.prediction.fusion.detection import detect
-from edgeplan.chapters.prediction.fusion.pooling import pooled
+from edgeplan.chapters.prediction.fusion.detection import detect, pooled
 from edgeplan.chapters.prediction.fusion.probes import Probe
 from edgeplan.chapters.prediction.fusion.settings import FusionSettings
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules

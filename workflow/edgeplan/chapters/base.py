@@ -208,7 +208,7 @@ class Chapter:
         tables, figures: its registries as `module:NAME`, declarations of `edgeplan.reporting.kit` by id; their
             captions lie beside the chapter.
         named_devices, named_pairs: where else in params.yaml devices and pairs are named; each has to have a file.
-        shipped_devices: where devices are named that stages learn from; each has to be shipped with its kernels.
+        shipped_devices: where devices are named that stages learn from; each has to be shipped with its rules.
         compared: tables of the committed results that `dvc plots diff` draws.
     """
 

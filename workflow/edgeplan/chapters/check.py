@@ -14,7 +14,7 @@ from edgeplan.chapters.registry import CHAPTERS
 from edgeplan.devices.config import DEVICE_FOLDER, load_device
 from edgeplan.devices.pairs import PAIR_FOLDER, load_pair
 from edgeplan.errors import DeviceError, ParamsError
-from edgeplan.workspace import shipped_folder
+from edgeplan.workspace import shipped_rules
 
 
 def check_params(path: Path, devices: Path = DEVICE_FOLDER, pairs: Path = PAIR_FOLDER) -> ChapterParams:
@@ -27,7 +27,7 @@ def check_params(path: Path, devices: Path = DEVICE_FOLDER, pairs: Path = PAIR_F
     for place, name in _named(params, (targets for chapter in CHAPTERS.values() for targets in chapter.named_pairs)):
         load_pair(_file("pair", name, pairs, f"{path}, {place}"))
     for place, name in _named(params, (targets for chapter in CHAPTERS.values() for targets in chapter.shipped_devices)):
-        shipped_folder(name, where=place)
+        shipped_rules(name, where=place)
     return params
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, create_model
 
 from edgeplan.chapters.base import ChapterParams
 from edgeplan.chapters.registry import CHAPTERS
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
-from edgeplan.support.files import read_yaml
+from edgeplan.support.files import read_yaml, validate
 
 #: The schema: each chapter's settings are a part of it, so that what was read is what each chapter's functions take.
 Params: type[ChapterParams] = create_model("Params", __base__=tuple(chapter.settings for chapter in CHAPTERS.values()))
@@ -39,13 +39,5 @@ def params_on(params: ChapterParams, device: Path) -> ChapterParams:
     merged = params.model_dump()
     for section, values in own.items():
         known = merged.get(section)
-        if not isinstance(known, dict) or (unknown := sorted(values.keys() - known.keys())):
-            what = f"settings.{section}" if not isinstance(known, dict) else f"settings.{section}.{unknown[0]}"
-            raise ParamsError(f"{what} is nothing that params.yaml has", where=str(device), next_step="name what it has")
-        merged[section] = known | values
-    try:
-        return Params.model_validate(merged)
-    except ValidationError as error:
-        first = error.errors()[0]
-        what = f"settings.{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ParamsError(what, where=str(device), next_step="correct the named field") from error
+        merged[section] = known | values if isinstance(known, dict) else values
+    return validate(merged, Params, ParamsError, "what params.yaml is on this device", str(device))

@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, old_member, scratch_member
 from edgeplan.predictors.calibration_line import KernelRows
 from edgeplan.predictors.card import Card
+from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.labels import Labels, read_labels
+from edgeplan.predictors.layouts import UNKNOWN
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.strata import Strata
 from edgeplan.predictors.training import train_predictor
@@ -91,11 +93,28 @@ def rows_of(old: DevicePredictor, labels: Labels | None) -> KernelRows:
         none = np.zeros(0)
         return KernelRows(np.zeros(0, object), np.zeros((0, 0)), none, none, none, np.zeros(0, np.int64))
     factor = labels.frame["kind"].map(old.card.factors).fillna(1.0).to_numpy(float)
-    said = np.exp(Prior((old,), labels.frame).says(labels.frame)[:, 0]) * factor
+    said = _said_us(old, labels.frame) * factor
     rows = KernelRows(
         labels.frame["kind"].to_numpy(object), labels.matrix, np.log(said), labels.latency, labels.weight, labels.group
     )
     return rows.take(np.isfinite(said))
+
+
+def _said_us(old: DevicePredictor, rows: pd.DataFrame) -> Floats:
+    """Return the latency (us) of kernels by an old device, without factors (n,); NaN where it has no predictor of the kind.
+
+    It is asked about the implementation of the row if it knows it, else about the one it mostly takes for the kind.
+    """
+    configs = ConfigTable.of([KernelConfig.from_json(text) for text in rows["config"]])
+    code = {name: number for number, name in enumerate(old.card.implementations)}
+    state = {name: number for number, name in enumerate(old.card.states)}
+    usual = {d.kind: d.variants[d.by_state[""]] for d in old.card.dispatch}
+    implementation, reads = [], []
+    for kind, name, layout in zip(rows["kind"], rows["implementation"], rows["input_layout"], strict=True):
+        told = usual.get(kind) if name not in code else None
+        implementation.append(code.get(told.implementation if told else name, -1))
+        reads.append(state.get(told.input_layout if told else layout, UNKNOWN))
+    return old.latency_us(configs, np.array(implementation, np.int64), np.array(reads, np.int64))
 
 
 def strata_of(old: DevicePredictor, models: Sequence[ModelKernels]) -> Strata:

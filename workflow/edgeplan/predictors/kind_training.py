@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.predictors.boosting import Parameters
+from edgeplan.predictors.boosting import Parameters, cross_validate, fit, parameters_for
 from edgeplan.predictors.card import KindDispatch, Regressor
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import Floats, Labels
 from edgeplan.predictors.latency import EXTRA_FEATURES, together
-from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import Places, nearest_of_others, packed, places, usual
-from edgeplan.predictors.support import Support, choose, fit_supported
 from edgeplan.support.rounding import nine_digits
 
 LEAST_HALF_WIDTH = 1e-3
@@ -37,7 +35,6 @@ class Kind:
         beyond, error: how far the sizes of each row lie beyond what is near to samples of other subjects (octaves), and its
             error out of fold over the half width of the interval on that side; NaN without (n,).
         parameters: tuned parameters by implementation.
-        support: support that is taken of a prior, by implementation.
     """
 
     regressors: list[Regressor]
@@ -47,18 +44,9 @@ class Kind:
     beyond: Floats
     error: Floats
     parameters: dict[str, Parameters]
-    support: dict[str, Support | None]
 
 
-def train_kind(
-    kind: str,
-    labels: Labels,
-    matrix: Floats,
-    reads: Floats,
-    settings: TrainingSettings,
-    prior: Prior | None = None,
-    layouts: Mapping[str, float] | None = None,
-) -> Kind:
+def train_kind(kind: str, labels: Labels, matrix: Floats, reads: Floats, settings: TrainingSettings) -> Kind:
     """Train one kind: its dispatch, a predictor of all its rows, and one of each implementation that has rows enough.
 
     Args:
@@ -67,8 +55,6 @@ def train_kind(
         matrix: features of the trees, with the code of the input state (n, features).
         reads: code of the layout each row reads (n,).
         settings: how to train.
-        prior: knowledge of other devices.
-        layouts: codes of layouts, by which `matrix` and `reads` know them; needed with a prior.
     """
     names = labels.column("implementation")
     told = sorted(set(names) - {""})
@@ -77,7 +63,7 @@ def train_kind(
     told_of[:, len(FEATURES) : -len(EXTRA_FEATURES)] = 0.0  # launches: see `Evaluator`
     learnt = learn_dispatch(kind, labels, told_of, settings) if kind != "reorder" else None
     unknown = np.full(len(labels), np.nan)
-    result = Kind([], {}, None, unknown, unknown.copy(), unknown.copy(), {}, {})
+    result = Kind([], {}, None, unknown, unknown.copy(), unknown.copy(), {})
     if learnt:
         result.dispatch = learnt[0]
         if learnt[0].file:
@@ -86,13 +72,11 @@ def train_kind(
     matrix = matrix.copy()
     matrix[:, -2] = reads
     matrix[:, -1] = [told.index(n) if n else -1 for n in names]
-    codes = {"input_layout": layouts or {}, "implementation": {name: float(i) for i, name in enumerate(told)}}
-    support = prior.support(kind, labels, codes, settings.dispatch_numbers) if prior else None
     parts = [n for n in told if (names == n).sum() >= settings.min_rows_per_implementation]
     if parts != told or (names == "").any() or not told or len(told) > 1:
-        _train_part(result, kind, "", np.arange(len(labels)), labels, matrix, settings, support)
+        _train_part(result, kind, "", np.arange(len(labels)), labels, matrix, settings)
     for name in parts:
-        _train_part(result, kind, name, np.flatnonzero(names == name), labels, matrix, settings, support)
+        _train_part(result, kind, name, np.flatnonzero(names == name), labels, matrix, settings)
     return result
 
 
@@ -104,24 +88,21 @@ def _train_part(
     labels: Labels,
     matrix: Floats,
     settings: TrainingSettings,
-    support: Support | None,
 ) -> None:
     """Train on some rows of a kind; predictors of implementations come after that of the kind and are averaged with it."""
     part, seen = labels.take(rows), matrix[rows].copy()
     codes: tuple[str, ...] = ()
     if implementation:
         seen[:, -1] = -1.0
-        support = support.of(implementation) if support else None
     else:
         codes = tuple(sorted(set(part.column("implementation")) - {""}))
-    chosen = choose(part, seen, settings, support.take(rows) if support else None)
-    parameters = chosen.parameters
-    held_out = together(result.out_of_fold[rows], chosen.held_out, launched=bool(settings.dispatch_numbers))
-    fitted = fit_supported(part, seen, parameters, settings.seeds, chosen.support)
+    parameters = parameters_for(part, seen, settings)
+    left_out = cross_validate(part, seen, parameters, settings)
+    held_out = together(result.out_of_fold[rows], left_out, launched=bool(settings.dispatch_numbers))
+    fitted = fit(part, seen, parameters, settings.seeds)
     file = file_name(kind, implementation, result.texts)
     result.texts[file] = fitted.text
     result.parameters[implementation] = parameters
-    result.support[implementation] = chosen.support
     better = np.isfinite(held_out)
     result.out_of_fold[rows[better]] = held_out[better]
     residual = np.log(part.latency / held_out)[better]

@@ -54,14 +54,6 @@ class Labels:
         arrays = (self.matrix[index], self.latency[index], self.weight[index], self.group[index])
         return Labels(self.frame.iloc[index], *arrays, self.work_version)
 
-    def with_further(self, latency: Floats, weight: Floats) -> Labels:
-        """Append rows of no subject, of which nothing but latency (us) and weight is known (m,)."""
-        frame = pd.concat([self.frame, pd.DataFrame(index=range(len(latency)))], ignore_index=True)
-        matrix = np.vstack([self.matrix, np.full((len(latency), self.matrix.shape[1]), np.nan)])
-        group = np.concatenate([self.group, np.full(len(latency), -1, dtype=np.int64)])
-        both = (np.concatenate([self.latency, latency]), np.concatenate([self.weight, weight]))
-        return Labels(frame, matrix, *both, group, self.work_version)
-
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of the frame as an array (n,)."""
         return self.frame[name].to_numpy()

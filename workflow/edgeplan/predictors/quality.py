@@ -7,12 +7,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.boosting import fit
 from edgeplan.predictors.forest import fit_forest
 from edgeplan.predictors.kind_training import Kind
 from edgeplan.predictors.labels import Floats, Labels, group_folds
 from edgeplan.predictors.latency import together
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.support import fit_supported
 
 _SPLIT_TENTHS = 10  # 7 train, 1 validation, 2 test, as in the paper
 _TRAIN_TENTHS, _VALIDATION_TENTHS = 7, 1
@@ -37,7 +37,7 @@ def quality_of(
     for split, seen, held in parts:
         if len(seen) and len(held):
             forest = fit_forest(labels.take(seen), matrix[seen], settings.seeds[0])
-            predicted = _predict_held(trained, labels, inputs, kept, seen, held, settings)
+            predicted = _predict_held(trained, labels, inputs, seen, held, settings)
             table = labels.frame.iloc[held][["subject", "kind", "config"]].copy()
             table["type"] = (
                 [_type_of(text) for text in table["config"]] if "type" not in labels.frame else labels.frame.iloc[held]["type"]
@@ -52,7 +52,6 @@ def _predict_held(
     trained: Kind,
     labels: Labels,
     inputs: tuple[Floats, Floats],
-    kept: npt.NDArray[np.int64],
     seen: npt.NDArray[np.int64],
     held: npt.NDArray[np.int64],
     settings: TrainingSettings,
@@ -75,11 +74,7 @@ def _predict_held(
             if not specific:
                 side[:, -1] = [codes.get(n, -1.0) for n in names[rows]]
             sides.append(side)
-        support = trained.support[specific]
-        if support:
-            part = kept[names[kept] == specific] if specific else kept
-            support = support.take(np.searchsorted(part, seen[mine]))
-        model = fit_supported(labels.take(seen[mine]), sides[0], trained.parameters[specific], settings.seeds[:1], support)
+        model = fit(labels.take(seen[mine]), sides[0], trained.parameters[specific], settings.seeds[:1])
         result[asked] = together(result[asked], model.predict(sides[1]), launched=bool(settings.dispatch_numbers))
     return result
 

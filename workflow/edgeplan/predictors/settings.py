@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from edgeplan.predictors.features import FIRST_WORK, WORK_VERSION
 from edgeplan.predictors.launches import checked_numbers
@@ -21,8 +21,6 @@ class TrainingSettings(BaseModel):
         interval: nominal coverage of the intervals.
         seeds: the first seeds folds and tuning; models of all seeds are averaged. The pipeline keeps their number and derives
             their values from its own seed.
-        prior: shipped devices whose kernels the predictors of a device also learn from (`edgeplan.predictors.prior`).
-        resolved_us: labels of at least this many microseconds are those that the samplers are also compared on alone.
         dispatch_numbers: of a device whose engine dispatches kernels of its own: the numbers that their launches follow from
             (`Processor.numbers`), of which predictors then learn, too. None: launches are not looked at.
         without_work: devices whose predictors learn from the work of recurrent layers, transposed convolutions and products of
@@ -36,14 +34,19 @@ class TrainingSettings(BaseModel):
     min_rows_per_implementation: Annotated[int, Field(ge=2)] = 30
     interval: Annotated[float, Field(gt=0.5, lt=1)] = 0.9
     seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=10)] = (0,)
-    prior: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_NAME.pattern)], ...], Field(max_length=20)] = ()
-    resolved_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     dispatch_numbers: dict[str, int] = {}
     without_work: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_NAME.pattern)], ...], Field(max_length=20)] = ()
 
     def work_on(self, device: str) -> int:
         """Return how the features of a device's kernels count work."""
         return FIRST_WORK if device in self.without_work else WORK_VERSION
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_prior(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "prior" in values:
+            raise ValueError("prior is removed; `edgeplan device adapt` learns a new device from others: leave it out")
+        return values
 
     @field_validator("dispatch_numbers")
     @classmethod

@@ -78,11 +78,6 @@ def nearest(asked: Places, known: Places) -> Floats:
     return np.asarray(found / _PER_OCTAVE, dtype=np.float64)
 
 
-def nearest_row(asked: Places, known: Places) -> Integers:
-    """Return the position of the known place nearest to each (n,)."""
-    return np.asarray(spatial.cKDTree(known.astype(np.float64)).query(asked.astype(np.float64))[1], dtype=np.int64)
-
-
 def nearest_of_others(at: Places, subject: Integers) -> Floats:
     """Return the distance of each sample to the nearest one of another subject, octaves (n,); infinite where there is none."""
     found = np.full(len(at), np.inf)

@@ -23,7 +23,6 @@ from edgeplan.predictors.labels import Floats, Labels, read_labels
 from edgeplan.predictors.latency import state_names
 from edgeplan.predictors.launches import LAUNCH_VERSION
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.quality import QUALITY, quality_of
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import growth
@@ -44,7 +43,6 @@ def train_predictor(
     call_us: float,
     plain_layouts: Mapping[str, str],
     measured_at: str,
-    prior: Prior | None = None,
     judged: bool = True,
 ) -> tuple[DevicePredictor, pd.DataFrame]:
     """Train one predictor per kernel kind, and one per implementation with enough rows.
@@ -59,7 +57,6 @@ def train_predictor(
         call_us: constant cost of one inference.
         plain_layouts: layout of graph inputs and outputs by rank.
         measured_at: date of the measurements.
-        prior: knowledge of other devices, of which each predictor takes what lowers its errors on held-out rows.
         judged: whether held-out kernels are predicted by further trainings, which takes as long again.
 
     Returns:
@@ -76,13 +73,13 @@ def train_predictor(
     kept, frozen = np.flatnonzero(~held), np.flatnonzero(held)
     if not len(kept):
         raise FormatError("every labelled kernel is excluded from training", where="training table", next_step="sample kernels")
-    kind_of, layouts = labels.column("kind"), {name: float(i) for i, name in enumerate(states)}
+    kind_of = labels.column("kind")
     kinds: dict[str, Kind] = {}
     quality = []
     out_of_fold = np.full(len(labels), np.nan)
     for kind in kinds_with_trees(labels.take(kept)):
         here = kept[kind_of[kept] == kind]
-        trained = train_kind(kind, labels.take(here), matrix[here], reads[here], settings, prior, layouts)
+        trained = train_kind(kind, labels.take(here), matrix[here], reads[here], settings)
         kinds[kind] = trained
         out_of_fold[here] = trained.out_of_fold
         if judged:

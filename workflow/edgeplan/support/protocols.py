@@ -138,7 +138,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             "onnxruntime", "onnxruntime/2", ("a29787b50778deab",), "engines/onnxruntime/copies.py"
         ),
         "measure/openvino": _measured("openvino", "openvino/2", ("8c2223949c86d63f",)),
-        "measure/onednn": _measured("onednn", "onednn/3", ("onednn/2", "47e305f54f670757"), *_RUNTIME),
+        "measure/onednn": _measured("onednn", "onednn/3", ("47e305f54f670757",), *_RUNTIME),
         # since 2 the steps of a run take together what it takes unmarked, beside loads of the processor itself
         "measure/opencl": _dispatched("opencl", "opencl/2"),
         "measure/cuda": _dispatched("cuda", "cuda/1", "cuda"),
@@ -153,14 +153,14 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep; since 3 Python calls no step of
         # later runs
         # since profile/3 and runtime/4 sessions are native, and raw weights are transformed without the interpreter
-        "profile": Protocol("profile/3", _PROFILES, ("profile/2", "aeed753171347bb1")),
-        "runtime": Protocol("runtime/4", ("runtime", *_SESSIONS, *_LOWERING), ("runtime/3", "runtime/2", "1897c2256586d160")),
+        "profile": Protocol("profile/3", _PROFILES, ("aeed753171347bb1",)),
+        "runtime": Protocol("runtime/4", ("runtime", *_SESSIONS, *_LOWERING), ("1897c2256586d160",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
         "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),
         "cold/ncnn": _started("ncnn", "eb572db824d755cd"),
         "cold/litert": _started("litert", "38a27a1e51f5f6ab"),
-        "cold/onednn": _started("onednn", "cold-onednn/2", "21273a43a0c6e429", version=3),
+        "cold/onednn": _started("onednn", "21273a43a0c6e429", version=3),
     }
 )
 

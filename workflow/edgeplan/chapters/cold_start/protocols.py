@@ -27,7 +27,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 "cuda/building.py",
                 "opencl/sources",
             ),
-            earlier=("cold-gpu/3", "cold-gpu/2", "cold-gpu/1"),
+            earlier=("cold-gpu/3", "cold-gpu/1"),
         ),
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
     }

@@ -37,7 +37,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("chapters/memory", "plan", "proof", "same_memory", "single_layers", "studies", "turns"),
                 "planning/memory",
             ),
-            earlier=("memory/3", "memory/2"),
+            earlier=("memory/2",),
         ),
         # since 2 a stock engine is started by a file that imports it alone
         "memory_stock": Protocol(

@@ -58,7 +58,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("planning/partition", "margin", "planner", "sequential"),
                 "workloads/registry.py",
             ),
-            earlier=("partition-checked/2", "partition-checked/1"),
+            earlier=("partition-checked/2",),
         ),
         "eop": Protocol(
             "eop/3",

@@ -90,7 +90,7 @@ TRAINING = Stage(
         "samplers": f"{_PREDICTORS}/samplers.csv",
     },
     paths={"predictors": _PREDICTORS},
-    reads=(f"{_RESULTS}/measurements", "workflow/edgeplan/shipped"),  # the prior, where params name one
+    reads=(f"{_RESULTS}/measurements", "workflow/edgeplan/shipped"),  # the cost of a call, where none was found here
     writes=(_PREDICTORS,),
     cached=(_PREDICTORS,),
     all_cores=True,
@@ -186,7 +186,7 @@ CHAPTER = Chapter(
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
     named_devices=(Targets("truth.repeat"), _UNSEEN, _TRANSFER),
-    shipped_devices=(Targets("fusion.prior"), Targets("training.prior")),
+    shipped_devices=(Targets("fusion.prior"),),
     compared=tuple(
         Compared(
             f"results/{device}/tables/table_08.csv",

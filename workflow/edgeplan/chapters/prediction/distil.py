@@ -1,4 +1,4 @@
-"""Writes what the package ships of a device: file, fusion rules, distilled predictors, their kernels, costs of preparation."""
+"""Writes what the package ships of a device: file, fusion rules, distilled predictors, costs of preparation."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-from edgeplan.chapters.prediction.model_tables import kernels_of
+from edgeplan.chapters.prediction.models import kernels_of
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.prior import COLUMNS
-from edgeplan.predictors.training_rows import trained_on
 from edgeplan.profiling.preparation_costs import FILE_NAME as PREPARATION
 from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, Row, profile_rows
 from edgeplan.support.files import write_atomically
-from edgeplan.support.frames import read_document, read_parquet, write_parquet
-from edgeplan.workspace import KERNELS
+from edgeplan.support.frames import read_parquet
 
 MAX_BYTES = 4_900_000
 #: Greatest median change of the latency of a model.
@@ -55,13 +51,6 @@ class Distilled:
             f"{self.size_bytes / 1e6:.2f} MB; latencies of {self.models} models change by {100 * self.median_change:.3f} % "
             f"in the median, {100 * self.largest_change:.2f} % at most"
         )
-
-
-def _sampled(measurements: Path) -> pd.DataFrame:
-    """Return the distinct kernels that the predictors were trained on: never a frozen one, nor one of a whole model."""
-    mode = str(read_document(measurements / "sampling.json", "mode")["mode"])
-    table = read_parquet(measurements / "kernels.parquet", "mode", "sampler", "subject", *COLUMNS)
-    return table.loc[trained_on(table, mode), list(COLUMNS)].drop_duplicates("config", ignore_index=True)
 
 
 def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
@@ -120,7 +109,6 @@ def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled
         save_distilled(predictor, folder, tolerance)
         if (folder / TREES).stat().st_size <= MAX_BYTES:
             break
-    write_parquet(_sampled(results / "measurements"), folder / KERNELS)
     copies = {
         folder / device.name: device,
         folder / "rules.json": results / "fusion" / "rules.json",

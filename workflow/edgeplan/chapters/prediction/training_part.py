@@ -17,7 +17,6 @@ import pandas as pd
 
 from edgeplan.errors import EdgeplanError, FormatError
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.prior import shipped_prior
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_predictor
 from edgeplan.support.files import write_json
@@ -54,9 +53,7 @@ def _main(folder: Path) -> None:
     job = read_document(folder / _JOB, "settings", "about")
     try:
         settings = TrainingSettings.model_validate(job["settings"])
-        predictor, held_out = train_predictor(
-            read_parquet(folder / _ROWS), settings, **job["about"], prior=shipped_prior(settings.prior)
-        )
+        predictor, held_out = train_predictor(read_parquet(folder / _ROWS), settings, **job["about"])
     except EdgeplanError as error:
         write_json(folder / _ERROR, {"what": error.what, "where": error.where, "next_step": error.next_step})
         return

@@ -49,7 +49,6 @@ def base(
     *,
     other: bool = False,
     reads: int = 0,
-    sink: bool = True,
     blocks: int = 0,
 ) -> Probe:
     """Return a probe without operators under test, whose activations have about as many elements as the settings ask for."""
@@ -59,7 +58,7 @@ def base(
     size = max(1, round(math.sqrt(settings.elements / channels) / _SIZE_STEP)) * _SIZE_STEP
     if reads == STEM_CHANNELS and channels % settings.classes.alignments[-2]:
         reads = settings.channels[str(settings.classes.alignments[-1])]  # so that `x` is held as such channels are elsewhere
-    return Probe(reads, channels, size, other, sink=sink)
+    return Probe(reads, channels, size, other)
 
 
 def times(probe: Probe, empty: Probe) -> Terms:

@@ -8,28 +8,21 @@ are clear and wrong, or at the usual one where the prior is of another version.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import pandas as pd
 
 from edgeplan.chapters.prediction.fusion.builders import STRUCTURES
 from edgeplan.chapters.prediction.fusion.settings import FusionSettings
 from edgeplan.graph.fusion_rules import FusionRules, Rule, read_rules
-from edgeplan.workspace import RULES, shipped_folder
+from edgeplan.workspace import shipped_rules
 
 _SAME_VERSION, _OTHER_VERSION = 2.0, 1.0  # of the confidence that settings ask for
 
 
-def find_prior(names: Iterable[str], engine: str, folder: Path) -> FusionRules | None:
-    """Return the rules of the first named device with this engine; None where no named device has it.
-
-    Args:
-        names: devices whose rules `folder` holds, one folder each.
-        engine: name of the engine.
-        folder: of the rules that the package ships.
-    """
+def find_prior(names: Iterable[str], engine: str) -> FusionRules | None:
+    """Return the shipped rules of the first named device with this engine; None where no named device has it."""
     for name in names:
-        rules = read_rules(shipped_folder(name, folder, where="fusion.prior") / RULES)
+        rules = read_rules(shipped_rules(name, where="fusion.prior"))
         if rules.provenance.engine == engine:
             return rules
     return None

@@ -47,7 +47,6 @@ class Probe:
         tapped: the operator under test at this place is also read by a side branch, or, where there is a second operand, as
             that of the next block (-1: none).
         twice: the last operator is computed twice on the same input.
-        sink: whether a pooling to about 2 x 2 reads the result; otherwise it is the network's output.
         blocks: how often the operators under test are repeated, a separator behind each time; 0: once, without separator.
         rows: whether activations are rows of features rather than feature maps.
     """
@@ -62,7 +61,6 @@ class Probe:
     shared: bool = False
     tapped: int = -1
     twice: bool = False
-    sink: bool = True
     blocks: int = 0
     rows: bool = False
 
@@ -82,8 +80,7 @@ class Probe:
             if self.blocks:  # a residual is what the block before started from, read for the last time
                 x = _apply(b, "softmax" if self.rows else "maxpool", x, "")
                 other = other if self.other_stays else start
-        if self.sink:
-            x = b.fc(x, _SIDE_FEATURES, bias=False) if self.rows else b.maxpool(x, 1, -(-self.size // 2))
+        x = b.fc(x, _SIDE_FEATURES, bias=False) if self.rows else b.maxpool(x, 1, -(-self.size // 2))
         return b.build(*outputs, *([] if x in outputs else [x]))
 
     def _block(self, b: GraphBuilder, x: str, other: str, outputs: list[str]) -> tuple[str, str]:

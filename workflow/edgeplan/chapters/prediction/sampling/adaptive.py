@@ -121,16 +121,14 @@ class CarrierSampler:
     def __init__(self, bench: Bench, settings: SamplingSettings, prior: ConvPrior, rules: FusionRules, seed: int) -> None:
         self.bench, self.settings, self.prior, self.rules, self.seed = bench, settings, prior, rules, seed
 
-    def carriers(self, stream: str, source: ConvSource, start: int = 0) -> Iterator[Graph]:
+    def carriers(self, stream: str, source: ConvSource) -> Iterator[Graph]:
         """Yield carriers of a stream without end, by number; those with a weight too large for ONNX are passed over."""
-        index = start
-        while True:
+        for index in itertools.count():
             name = f"{stream}-{index}"
             carrier = build_carrier(name, f"{self.seed}/{name}", source, self.settings.carrier_kernels)
             largest = max(_weights(carrier), default=0)
             if largest <= _MOST_WEIGHT_BYTES:
                 yield carrier
-            index += 1
 
     def spend(
         self,

@@ -26,7 +26,6 @@ from edgeplan.measurement.measurer import Measurer, NodeMembers
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
-from edgeplan.workspace import SHIPPED
 
 _SKIPPED = ("pair", "reason")
 
@@ -116,7 +115,7 @@ def detect_fusion(
         if executed.tells:
             table = read_models(models, bases=True, variants=True)
             executed.ask(graphs(table))
-    prior = find_prior(params.fusion.prior, file.engine, SHIPPED)
+    prior = find_prior(params.fusion.prior, file.engine)
     used = found if prior is None else with_prior(found, cases, prior, params.fusion)
     used.write(rules)
     floats = cases.select_dtypes("float").columns  # their last digits depend on the machine that computes them
