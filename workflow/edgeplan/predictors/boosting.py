@@ -1,35 +1,25 @@
-"""Fits gradient-boosted latency predictors: a non-negative linear work model, corrected by trees on log(latency / work).
-
-The work model (time per multiply-add, per byte read and written, per call) carries the scale over six orders of magnitude and
-extrapolates; the trees learn how well an implementation uses the machine, a ratio near 1 that interpolates well.
-"""
+"""Grows gradient-boosted trees, and tunes how they grow by Optuna."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.predictors.features import work_terms
-from edgeplan.predictors.labels import Floats, Labels, group_folds
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.trees import merge_texts
 from edgeplan.support.lazy import lazily
-from edgeplan.support.rounding import nine_digits_each
 
 # Training alone needs them.
-lightgbm, optimize, optuna = lazily("lightgbm"), lazily("scipy.optimize"), lazily("optuna")
+lightgbm, optuna = lazily("lightgbm"), lazily("optuna")
 
 log = logging.getLogger(__name__)
 
+Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-FEW_ROWS = 15  # below: the work model and the median of its ratios
 TUNED_ROWS = 200  # from here on Optuna tunes
 _TUNING_ROWS = 4000  # tuning works on a sample of at most this many rows
 _EARLY_STOP = 40
@@ -54,12 +44,8 @@ _MEDIUM: Mapping[str, float | int | str] = {
     "extra_trees": True,
 }
 _HUBER: Mapping[str, Any] = {"objective": "huber", "alpha": 0.15}  # alpha: where errors of log latency count linearly
-#: Own rows and a prior's: many, of which most are alike.
-_MIXED: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1}
 #: Without a search: a third of the time, and errors of kernels that were left out are 4 % larger (.078 for .075).
 QUICK: Mapping[str, float | int | str] = {**_MEDIUM, "num_iterations": 300, "learning_rate": 0.1, "max_bin": 63}
-#: A correction of what is nearly right.
-SHALLOW: Mapping[str, float | int | str] = {**SMALL, "num_leaves": 8, "min_data_in_leaf": 8}
 _FIXED: Mapping[str, Any] = {
     "bagging_freq": 1,
     "deterministic": True,
@@ -75,103 +61,17 @@ _FIXED: Mapping[str, Any] = {
 Parameters = dict[str, float | int | str]
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Predicts the latency of one kind of kernels: a fitted work model, and trees that correct it.
-
-    Attributes:
-        work: coefficients of the work model (terms,).
-        boosters: LightGBM's models, a seed each, whose mean predicts log(latency / work) from rows of the trees' features.
-    """
-
-    work: Floats
-    boosters: tuple[Any, ...]
-
-    @cached_property
-    def text(self) -> str:
-        """Return the trees as one LightGBM text model."""
-        return merge_texts([b.model_to_string() for b in self.boosters])
-
-    def trees(self, matrix: Floats) -> Floats:
-        """Return log(latency / work) of kernels by their feature rows (n,)."""
-        return np.asarray(np.mean([b.predict(matrix) for b in self.boosters], axis=0), dtype=np.float64)
-
-    def predict(self, matrix: Floats) -> Floats:
-        """Return the latency in us of kernels by their feature rows (n,)."""
-        return np.asarray(work_time(matrix, self.work) * np.exp(self.trees(matrix)), dtype=np.float64)
-
-
-def work_time(matrix: Floats, work: Floats) -> Floats:
-    """Compute the work model's time for rows of the trees' features, us (n,)."""
-    # Not a matrix product: its last digits differ between processors, and the trees learn from them (see `rounding`).
-    return np.asarray(np.einsum("ij,j->i", work_terms(matrix), work))
-
-
-def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
-    """Fit the non-negative coefficients of the work terms with the least relative squared error (terms,), to nine digits."""
-    terms = work_terms(matrix)
-    scale = np.maximum(terms.max(axis=0), 1.0)
-    # Relative errors are bounded below by -1 and not above, so outliers that are slow weigh the least: trees mend the bias.
-    rows = (np.sqrt(weight) / latency)[:, None]
-    design = terms / scale * rows
-    if len(latency) < FEW_ROWS:  # too few for a term each: a constant and one term, whichever fits best
-        pairs = [np.array([0, i]) for i in range(1, terms.shape[1])]
-        columns = min(pairs, key=lambda c: optimize.nnls(design[:, c], np.sqrt(weight))[1])
-    else:
-        columns = np.arange(terms.shape[1])
-    work = np.zeros(terms.shape[1])
-    work[columns] = optimize.nnls(design[:, columns], np.sqrt(weight))[0]
-    work /= scale
-    # Never no work at all: a hundredth of the least latency seen keeps the ratio finite for the smallest kernels.
-    work[0] = max(work[0], 0.01 * float(latency.min()))
-    return nine_digits_each(work)
-
-
-def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
-    """Return the parameters of the trees: tuned where there are rows enough, regularised defaults elsewhere."""
-    if len(labels) < FEW_ROWS:
-        return {}
-    if len(labels) < TUNED_ROWS:
-        return dict(SMALL)
-    if settings.trials == 0:
-        return dict(QUICK)
-    return _tune(labels, matrix, settings)
-
-
-def mixed_parameters(rows: int) -> Parameters:
-    """Return the parameters of trees that learn from so many own rows and from rows of a prior, too."""
-    return dict(SMALL if rows < TUNED_ROWS else _MIXED)
-
-
-def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], seeds: tuple[int, ...]) -> Fitted:
-    """Train on all rows; `matrix` holds the trees' features (n, features)."""
-    work = fit_work(matrix, labels.latency, labels.weight)
-    ratio = np.log(labels.latency / work_time(matrix, work))
-    if not parameters:
-        constant = np.full(len(ratio), _median(ratio, labels.weight))
-        data = lightgbm.Dataset(matrix, constant, free_raw_data=False)
-        boosters = [lightgbm.train({**_FIXED, "objective": "l2", "min_data_in_leaf": 1}, data, 1)]
-    else:
-        boosters = [boost(matrix, ratio, labels.weight, parameters, seed) for seed in seeds]
-    return Fitted(work, tuple(boosters))
+def group_folds(group: Integers, folds: int, seed: int) -> Integers:
+    """Draw a fold for each row such that the rows of a group share one (n,); there are at most as many folds as groups."""
+    groups, inverse = np.unique(group, return_inverse=True)
+    shuffled = np.random.default_rng(seed).permutation(len(groups))
+    return np.asarray((shuffled % max(1, min(folds, len(groups))))[inverse], dtype=np.int64)
 
 
 def boost(matrix: Floats, ratio: Floats, weight: Floats, parameters: Mapping[str, float | int | str], seed: int) -> Any:
     """Train the trees that predict `ratio` from the features."""
     data = lightgbm.Dataset(matrix, ratio, weight=weight, params={"verbosity": -1}, free_raw_data=False)
     return lightgbm.train({**_HUBER, **_FIXED, **parameters, "seed": seed}, data)
-
-
-def _median(values: Floats, weight: Floats) -> float:
-    order = np.argsort(values)
-    mass = np.cumsum(weight[order])
-    return float(values[order][np.searchsorted(mass, mass[-1] / 2)])
-
-
-def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
-    train, test = held_out(labels.group, settings)
-    work = fit_work(matrix[train], labels.latency[train], labels.weight[train])
-    return search(matrix, np.log(labels.latency / work_time(matrix, work)), labels.weight, (train, test), settings)
 
 
 def held_out(group: Integers, settings: TrainingSettings) -> tuple[Integers, Integers]:

@@ -14,7 +14,7 @@ import numpy as np
 from edgeplan.errors import PredictionError
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.predictors.boosting import QUICK, SMALL, TUNED_ROWS, Parameters, boost, held_out, search
-from edgeplan.predictors.labels import group_folds
+from edgeplan.predictors.boosting import group_folds
 from edgeplan.predictors.nodes.features import SPILLED, TERMS, Floats, Integers, Table, logs, spill
 from edgeplan.predictors.nodes.gaussian import Process
 from edgeplan.predictors.nodes.kernels import Estimates, Kernels, KindModel, seen_by_trees, split_terms
