@@ -22,6 +22,8 @@ _DEVICES, _PAIRS, _ROWS, _RESULTS = Path("config/devices"), Path("config/pairs")
 _PAIR_NAME = "pair-"  # begins the names of all pairs, and of no device
 _PREDICTORS = "card.json"
 RULES = "rules.json"
+#: Nodes that a predictor was trained on, beside it.
+KERNELS = "kernels.parquet"
 
 
 @dataclass(frozen=True)

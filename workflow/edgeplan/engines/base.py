@@ -20,13 +20,14 @@ from edgeplan.engines.copies import apart
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
-from edgeplan.graph.nodes import NodeConfig
+from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from edgeplan.graph import kernel_nodes
     from edgeplan.graph.onnx import write
+    from edgeplan.graph.onnx.prepare import Preparation
 else:  # who runs plans writes no models
     kernel_nodes, write = lazily("edgeplan.graph.kernel_nodes"), lazily("edgeplan.graph.onnx.write")
 
@@ -199,18 +200,19 @@ class Engine(ABC):
         ):
             return session.profile([])[0]
 
-    def executed_file(self, path: Path, wanted: Preparation) -> ExecutedModel:
+    def executed_file(self, path: Path, wanted: Preparation, *, fused: bool = True) -> ExecutedModel:
         """Return the nodes that the engine runs of a file, nothing of which is prepared; nothing is timed.
 
         Args:
             path: the file.
             wanted: what it leaves open.
+            fused: whether operators are fused, as usual; without, each is a node.
 
         Raises:
             NotImplementedError: the engine is not asked of files (`reads_files` is false).
             ModelError: the file cannot be read, an axis stays open, or the engine cannot run it.
         """
-        raise NotImplementedError(f"{self.name} is asked of graphs, not of {path} ({wanted})")
+        raise NotImplementedError(f"{self.name} is asked of graphs, not of {path} ({wanted}, {fused})")
 
     def dispatch_numbers(self) -> Mapping[str, int]:
         """Return the numbers that launches of its kernels follow from (`Processor.numbers`); none where it dispatches none."""

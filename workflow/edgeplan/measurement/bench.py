@@ -181,6 +181,10 @@ class Bench:
                     next_step="leave `fingerprint` out of the device file and measure all rows on this card",
                 )
 
+    def has(self, subject: AnySubject) -> bool:
+        """Tell whether a subject was measured before."""
+        return self.store.has((self._stored_id(subject), 0))
+
     def last_measured_at(self) -> float:
         """Return when the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
         return max((max(row["measured_at"]) for row in self.store.query().values()), default=0.0)

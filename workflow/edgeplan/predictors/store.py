@@ -24,7 +24,7 @@ def write_measured(folder: Path, known: Mapping[str, float]) -> None:
 
     def write(path: Path) -> None:
         with path.open("wb") as file:
-            np.savez_compressed(file, **arrays)
+            np.savez_compressed(file, keys=arrays["keys"], us=arrays["us"])
 
     write_atomically(folder / _FILE, write)
 

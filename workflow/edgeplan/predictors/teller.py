@@ -11,7 +11,7 @@ from edgeplan.engines.base import Engine
 from edgeplan.errors import DeviceError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernel_nodes import executed_graph
+from edgeplan.graph.kernel_nodes import executed_graph, operators_graph
 from edgeplan.graph.nodes import ExecutedModel
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared
 from edgeplan.graph.onnx.write import save_onnx
@@ -42,13 +42,13 @@ class Teller:
         """Tell whether the engine is asked of files as users have them, nothing prepared."""
         return self.engine is not None and self.engine.reads_files
 
-    def of_graph(self, graph: Graph) -> ExecutedModel:
-        """Tell the nodes of a graph."""
+    def of_graph(self, graph: Graph, *, fused: bool = True) -> ExecutedModel:
+        """Tell the nodes of a graph; unless they are fused, each operator by itself."""
         if self.engine is None or not self.engine.reads_files:
-            return executed_graph(self.engine, graph, self.rules)
+            return executed_graph(self.engine, graph, self.rules) if fused else operators_graph(graph)
         with ScratchFolder("told") as folder:
             path = save_onnx(graph, Path(folder) / "model.onnx")
-            return replace(self.engine.executed_file(path, Preparation()), name=graph.name)
+            return replace(self.engine.executed_file(path, Preparation(), fused=fused), name=graph.name)
 
     def of_file(self, path: Path, wanted: Preparation) -> ExecutedModel:
         """Tell the nodes of a file.

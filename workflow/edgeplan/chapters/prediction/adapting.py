@@ -18,7 +18,6 @@ import numpy as np
 
 from edgeplan.chapters.prediction.further import SETTINGS
 from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.graph.batches import batched
 from edgeplan.graph.ir import Graph
@@ -106,9 +105,13 @@ def adapt_device(
         models = _models(bench, small, known, began + seconds)
         identity = dict(bench.identity)
     spent = time.monotonic() - began
-    rows = [(config, context, known[config.key]) for config, context, _ in source.kernels() if config.key in known]
-    configs, contexts, us = (list(column) for column in zip(*rows, strict=True))
-    samples = Samples.of(configs, contexts, us, [str(number) for number in range(len(rows))])
+    kept = [(config, context, known[config.key]) for config, context, _ in source.kernels() if config.key in known]
+    samples = Samples.of(
+        [config for config, _, _ in kept],
+        [context for _, context, _ in kept],
+        [us for *_, us in kept],
+        [str(number) for number in range(len(kept))],
+    )
     found, _ = train(samples, models, call, float(last_cache_bytes()), _TRAINING, source.predictor)
     version = str(identity["engine_version"])
     today = time.strftime("%Y-%m-%d", time.gmtime())
@@ -132,7 +135,7 @@ def known_devices(engine: str, but: str) -> list[str]:
 
 def _of_same_engine(device: DeviceFile) -> str:
     names = known_devices(device.engine, device.name)
-    if names and engine_class(device.engine).measures_copies:
+    if names:
         return names[0]
     raise DeviceError(
         f"no device of engine {device.engine} has predictors to adapt",

@@ -117,7 +117,8 @@ def measure_model(
     with ScratchFolder("measure") as folder:
         subject = _subject(file, model, wanted, Path(folder))
         found = measure_subject(file, subject, rows, seconds)
-    kernels, without = (), "there is no prediction to compare with"
+    kernels: tuple[KernelComparison, ...] = ()
+    without = "there is no prediction to compare with"
     if executed is not None and prediction is not None:
         kernels, without = _kernels(file, executed, prediction)
     m = found.measurement

@@ -33,7 +33,7 @@ from edgeplan.graph.model_file import read_model
 from edgeplan.graph.nodes import MOST_VALUES, AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
 from edgeplan.graph.onnx.constants import constant_tensor, constant_values, is_known_type
 from edgeplan.graph.onnx.contents import contents_of
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, give_inputs
+from edgeplan.graph.onnx.prepare import Preparation, give_inputs
 from edgeplan.support.scratch import ScratchFolder
 
 _FATAL_ONLY = 4
@@ -82,21 +82,19 @@ class _Event(NamedTuple):
 def executed_model(
     path: Path,
     options: Mapping[str, str] = MappingProxyType({}),
+    wanted: Preparation | None = None,
     *,
-    shapes: Shapes | None = None,
-    values: Mapping[str, Any] | None = None,
-    batch: int | None = None,
     threads: int = 1,
+    fused: bool = True,
 ) -> ExecutedModel:
     """Return the nodes that ONNX Runtime runs of a file on the CPU; those of branches and bodies stand before If and Loop.
 
     Args:
         path: the file; large weights beside it need not be there.
         options: entries of the session's configuration.
-        shapes: of inputs, by name, as `Preparation` takes them.
-        values: of inputs, by name, likewise; others are drawn as `random_inputs` does.
-        batch: size of the open axis of examples.
+        wanted: what the file leaves open; inputs without values are drawn as `random_inputs` does.
         threads: that an operator runs on.
+        fused: whether operators are fused, as usual; without, each is a node.
 
     Raises:
         ModelError: the file cannot be read or contradicts itself, an axis stays open, or ONNX Runtime cannot run it.
@@ -104,17 +102,15 @@ def executed_model(
     source, model = str(path), read_model(path)
     name = contents_of(model, source, of_engine=True).name
     _require_known(model, source)
-    given = give_inputs(model, Preparation.given(None, shapes, values, batch), source)
+    given = give_inputs(model, wanted or Preparation(), source)
     _give_names(model)
     with ScratchFolder("executed") as folder:
         stood_in = _stand_in(model, path, Path(folder))
         entries = options if stood_in > _MOST_WRITTEN_BYTES else {**options, **_WRITTEN}
         try:
-            optimised, events = _profiled(model, Path(folder), entries, threads, given)
+            optimised, events = _profiled(model, Path(folder), entries, threads, given, fused=fused)
         except Exception as error:  # the types that ONNX Runtime raises derive from nothing else
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].replace(f"{folder}/", "")
-            next_step = "see whether onnxruntime runs it at all; inputs that steer it get values by --set NAME=VALUE"
-            raise ModelError(f"ONNX Runtime cannot run the model: {reason}", where=source, next_step=next_step) from error
+            raise cannot_run(error, source, f"{folder}/") from error
     graphs = [list(graph.node) for graph in everything(optimised, onnx.GraphProto)]
     nodes = [node for graph in graphs for node in graph]
     constants = {tensor.name: tensor for graph in everything(optimised, onnx.GraphProto) for tensor in graph.initializer}
@@ -127,6 +123,45 @@ def executed_model(
         found[one.place, config] = ExecutedNode(one.name, config, operators[one.place], times)
     weight_bytes = sum(_operand(tensor).bytes for tensor in constants.values())
     return ExecutedModel(name, tuple(found.values()), weight_bytes, f"onnxruntime {ort.__version__}")
+
+
+def cannot_run(error: Exception, source: str, folder: str = "") -> ModelError:
+    """Say that ONNX Runtime cannot run a file, without the scratch folder's name."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    next_step = "see whether onnxruntime runs it at all; inputs that steer it get values by --set NAME=VALUE"
+    reason = reason.replace(folder, "") if folder else reason
+    return ModelError(f"ONNX Runtime cannot run the model: {reason}", where=source, next_step=next_step)
+
+
+def inputs_of(path: Path, wanted: Preparation) -> dict[str, Array]:
+    """Return values of all inputs of a file, of the sizes that are wanted.
+
+    Raises:
+        ModelError: the file cannot be read, or an axis stays open.
+    """
+    model = read_model(path)
+    contents_of(model, str(path), of_engine=True)
+    given = give_inputs(model, wanted, str(path))
+    held = {tensor.name for tensor in model.graph.initializer}
+    asked = [
+        _Input(
+            one.name,
+            tuple(dim.dim_value for dim in one.type.tensor_type.shape.dim),
+            helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type).name
+            if one.type.tensor_type.elem_type != TensorProto.STRING
+            else "string",
+        )
+        for one in model.graph.input
+        if one.name not in held
+    ]
+    most = 2 if all(1 not in one.shape[-1:] for one in asked) else 1
+    return {**_drawn(asked, most), **given}
+
+
+class _Input(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    type: str
 
 
 def _domain(node: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
@@ -199,13 +234,15 @@ def _stand_in(model: onnx.ModelProto, path: Path, folder: Path) -> int:
 
 
 def _profiled(
-    model: onnx.ModelProto, folder: Path, options: Mapping[str, str], threads: int, given: Mapping[str, Array]
+    model: onnx.ModelProto, folder: Path, options: Mapping[str, str], threads: int, given: Mapping[str, Array], *, fused: bool
 ) -> tuple[onnx.ModelProto, list[dict[str, Any]]]:
     """Return the optimised model, and the events of one run of it."""
     file, optimised = folder / "model.onnx", folder / "optimised.onnx"
     file.write_bytes(model.SerializeToString())
     wanted = ort.SessionOptions()
     wanted.intra_op_num_threads, wanted.inter_op_num_threads, wanted.log_severity_level = threads, 1, _FATAL_ONLY
+    if not fused:
+        wanted.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     for key, value in {**options, "session.disable_prepacking": "1"}.items():  # packing would copy the hole
         wanted.add_session_config_entry(key, value)
     wanted.enable_profiling, wanted.profile_file_prefix = True, str(folder / "profile")

@@ -14,10 +14,12 @@ import onnxruntime as ort
 
 from edgeplan.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
 from edgeplan.engines.onnxruntime.copies import copies_model
+from edgeplan.engines.onnxruntime.executed import cannot_run, executed_model, inputs_of
 from edgeplan.engines.onnxruntime.nodes import map_nodes
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.nodes import NodeConfig
+from edgeplan.graph.nodes import ExecutedModel, NodeConfig
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.support.scratch import ScratchFolder
 
 _PROVIDERS = ["CPUExecutionProvider"]
@@ -31,6 +33,7 @@ class OnnxRuntime(Engine):
 
     name = "onnxruntime"
     reports_nodes = True
+    reads_files = True
 
     @classmethod
     def version(cls) -> str:
@@ -49,6 +52,19 @@ class OnnxRuntime(Engine):
     def load(self, model: Path, graph: Graph) -> Session:
         session = ort.InferenceSession(str(model), self._options(), providers=_PROVIDERS)
         return _OrtSession(session, random_inputs(graph))
+
+    def executed_file(self, path: Path, wanted: Preparation, *, fused: bool = True) -> ExecutedModel:
+        return executed_model(path, self.settings.options, wanted, threads=self.settings.threads, fused=fused)
+
+    def load_file(self, path: Path, wanted: Preparation) -> Session:
+        inputs = inputs_of(path, wanted)
+        try:
+            session = ort.InferenceSession(str(path), self._options(), providers=_PROVIDERS)
+            loaded = _OrtSession(session, inputs)
+            loaded.run()
+        except Exception as error:  # the library raises what it likes
+            raise cannot_run(error, str(path)) from error
+        return loaded
 
     def load_copies(self, config: NodeConfig, copies: int) -> Session:
         options = self._options()

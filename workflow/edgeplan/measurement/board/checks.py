@@ -11,7 +11,7 @@ from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError
 from edgeplan.measurement.board.wire import MeasuredRow
 from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import AnySubject, Measurement, NodeSubject
+from edgeplan.measurement.records import AnySubject, Measurement, Subject
 
 #: Times of runs and references, us: from a nanosecond to a day.
 _LEAST_US, _MOST_US = 1e-3, 8.64e10
@@ -88,7 +88,7 @@ def _faults_of_nodes(row: MeasuredRow, subject: AnySubject) -> Iterator[str]:
         yield f"node_us has {len(row.node_us)} values for {blocks} blocks of {len(row.nodes)} nodes"
     elif row.node_us and not _within(np.array(row.node_us), 0.0, _MOST_US):
         yield "node_us is out of range"
-    operators = () if isinstance(subject, NodeSubject) else subject.graph.by_name.keys()
+    operators = subject.graph.by_name.keys() if isinstance(subject, Subject) else ()
     if strangers := {member for node in row.nodes for member in node.members}.difference(operators):
         yield f"a node holds {min(strangers)[:80]!r}, which is no operator of the graph"
 

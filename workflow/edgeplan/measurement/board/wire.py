@@ -20,7 +20,7 @@ from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.ir import Graph, Operator, Tensor
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import AnySubject, Measurement, NodeSubject, Subject
+from edgeplan.measurement.records import AnySubject, FileSubject, Measurement, NodeSubject, Subject
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 
@@ -404,6 +404,8 @@ def asked_batch(batch: Batch, number: str, wait_s: float) -> AskedBatch:
 def _asked(name: str, subject: AnySubject) -> AskedSubject | AskedNode:
     if isinstance(subject, Subject):
         return AskedSubject(name, subject.id, subject.profiled, graph_document(subject.graph))
+    if isinstance(subject, FileSubject):
+        raise TypeError("files are measured on this machine alone")
     _require_finite(subject.config.attributes, subject.config.op)
     return AskedNode(name, subject.id, subject.copies, subject.config.to_json())
 

@@ -61,4 +61,5 @@ def forest_us(configs: Iterable[str], us: Iterable[float], models: Sequence[Exec
         predicted[to] = lightgbm.train({**_PARAMETERS, "seed": seed}, data, _TREES).predict(asked.sizes[to][:, _SEEN])
     counts = [len(model.nodes) for model in models]
     times = np.array([node.times for model in models for node in model.nodes], np.float64)
-    return np.bincount(np.repeat(np.arange(len(models)), counts), predicted[asked.place] * times, len(models))
+    sums = np.bincount(np.repeat(np.arange(len(models)), counts), predicted[asked.place] * times, len(models))
+    return np.asarray(sums, np.float64)

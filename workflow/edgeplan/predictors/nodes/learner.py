@@ -13,8 +13,7 @@ import numpy as np
 
 from edgeplan.errors import PredictionError
 from edgeplan.graph.nodes import NodeConfig
-from edgeplan.predictors.boosting import QUICK, SMALL, TUNED_ROWS, Parameters, boost, held_out, search
-from edgeplan.predictors.boosting import group_folds
+from edgeplan.predictors.boosting import QUICK, SMALL, TUNED_ROWS, Parameters, boost, group_folds, held_out, search
 from edgeplan.predictors.nodes.features import SPILLED, TERMS, Floats, Integers, Table, logs, spill
 from edgeplan.predictors.nodes.gaussian import Process
 from edgeplan.predictors.nodes.kernels import Estimates, Kernels, KindModel, seen_by_trees, split_terms
@@ -138,6 +137,14 @@ def out_of_fold(
         if (folds != fold).any():
             kept = np.flatnonzero(folds != fold)
             yield learn(samples.take(kept), cache_bytes, settings, prior, tuned), np.flatnonzero(folds == fold)
+
+
+def cross_validated_us(samples: Samples, cache_bytes: float, settings: TrainingSettings) -> Floats:
+    """Return what samples take by what was learnt without their groups, us (n,)."""
+    us = np.full(len(samples), np.nan)
+    for learnt, held in out_of_fold(samples, cache_bytes, settings, None, Tuned()):
+        us[held] = time_of(learnt, samples.take(held))[0]
+    return us
 
 
 def time_of(kernels: Kernels, samples: Samples) -> tuple[Floats, Floats, Estimates]:

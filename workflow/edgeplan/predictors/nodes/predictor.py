@@ -113,6 +113,8 @@ class NodePredictor:
         relation: of whole models to their nodes.
         trust: how far predictions may be off.
         device, engine, engine_version: what was measured.
+        measured_at: when, as a date.
+        speed: what times of the quiet machine were multiplied by, so that they are those of its usual moments.
     """
 
     kernels: Kernels
@@ -121,6 +123,8 @@ class NodePredictor:
     device: str = ""
     engine: str = ""
     engine_version: str = ""
+    measured_at: str = ""
+    speed: float = 1.0
 
     def predict(self, model: ExecutedModel, known: Mapping[str, float] = NOTHING) -> NodePrediction:
         """Predict one model.

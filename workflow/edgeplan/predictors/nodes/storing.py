@@ -49,7 +49,7 @@ class Card(_Strict):
 
     Attributes:
         format_version: version of this document.
-        device, engine, engine_version: what was measured.
+        device, engine, engine_version, measured_at, speed: as in `NodePredictor`.
         cache_bytes: of its last cache.
         terms, sizes: what it learnt from, in order.
         kinds: what was learnt of each.
@@ -63,6 +63,8 @@ class Card(_Strict):
     device: str
     engine: str
     engine_version: str
+    measured_at: str = ""
+    speed: float = Field(default=1.0, gt=0)
     cache_bytes: float = Field(gt=0)
     terms: tuple[str, ...]
     sizes: tuple[str, ...]
@@ -86,6 +88,8 @@ def save(predictor: NodePredictor, folder: Path) -> None:
         device=predictor.device,
         engine=predictor.engine,
         engine_version=predictor.engine_version,
+        measured_at=predictor.measured_at,
+        speed=predictor.speed,
         cache_bytes=kernels.cache_bytes,
         terms=TERMS,
         sizes=SIZES,
@@ -119,7 +123,8 @@ def load(folder: Path) -> NodePredictor:
         raise FormatError(f"the predictors' numbers cannot be read: {error}", where=str(path), next_step=_AGAIN) from error
     prior = load(folder / PRIOR).kernels if card.prior else None
     kernels = Kernels(kinds, forest, arrays["work"][-1], card.fallback_spread, card.cache_bytes, prior)
-    return NodePredictor(kernels, card.relation, card.trust, card.device, card.engine, card.engine_version)
+    told = (card.device, card.engine, card.engine_version, card.measured_at, card.speed)
+    return NodePredictor(kernels, card.relation, card.trust, *told)
 
 
 def _card_of(kind: str, model: KindModel) -> KindCard:

@@ -143,3 +143,8 @@ def _calibrated(
         scores.append(abs(np.log(said.latency_us / one.us)) / np.hypot(said.deviation, own))
     quantile = max(0.1, conformal(np.array(scores), trust.nominal))
     return replace(whole, trust=replace_trust(trust, quantile=quantile, models=len(models)))
+
+
+def refitted(predictor: NodePredictor, models: Sequence[MeasuredModel]) -> NodePredictor:
+    """Return the predictor with the relation of whole models to their nodes as these models alone have it."""
+    return replace(predictor, relation=_relation(predictor.kernels, models, predictor.relation.call_us))

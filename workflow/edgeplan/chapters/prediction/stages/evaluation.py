@@ -105,7 +105,7 @@ def _family_left_out_ms(
         at = np.flatnonzero(families == family)
         others = [one for one, own in zip(measured, rows["family"], strict=True) if own != family]
         alone = refitted(predictor, others)
-        found[at] = [alone.predict(asked[i], known).latency_us / 1e3 for i in at]
+        found[at] = [alone.predict(asked[i], known).latency_us / 1e3 for i in at.tolist()]
     return found
 
 

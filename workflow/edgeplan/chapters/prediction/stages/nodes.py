@@ -23,8 +23,7 @@ from edgeplan.devices.config import load_device
 from edgeplan.errors import ModelError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernel_nodes import node_config
-from edgeplan.graph.nodes import ExecutedModel, ExecutedNode
+from edgeplan.graph.nodes import ExecutedModel
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.graph.simplify import simplify
 from edgeplan.predictors.teller import Teller
@@ -70,7 +69,7 @@ def _told(teller: Teller, asked: _Asked) -> ExecutedModel | None:
     """Tell the nodes of one of many models; None of a file that cannot be read."""
     try:
         if isinstance(asked.model, Graph):
-            found = _operators(asked.model) if asked.part == parts.OPERATORS else teller.of_graph(asked.model)
+            found = teller.of_graph(asked.model, fused=asked.part != parts.OPERATORS)
         else:
             found = teller.of_file(asked.model, Preparation())
         return replace(found, name=asked.name)
@@ -80,13 +79,6 @@ def _told(teller: Teller, asked: _Asked) -> ExecutedModel | None:
     finally:
         if isinstance(asked.model, Path):
             asked.model.unlink()
-
-
-def _operators(graph: Graph) -> ExecutedModel:
-    """Return a model in which each operator is a node of its own: what nn-Meter's operator sum adds up."""
-    told = tuple(ExecutedNode(op.name, node_config(graph, (op.name,)), (op.name,)) for op in graph.operators)
-    weights = sum(graph.tensors[name].size_bytes for name in {w for op in graph.operators for w in op.weights})
-    return ExecutedModel(graph.name, told, weights, "operators")
 
 
 def _asked(params: PredictionParams, evaluated: pd.DataFrame, teller: Teller, folder: Path) -> Iterator[_Asked]:
@@ -111,7 +103,7 @@ def _asked(params: PredictionParams, evaluated: pd.DataFrame, teller: Teller, fo
     ):
         yield from (_Asked(graph.name, part, part, graph) for graph in of_part)
     for model in export_models(params.seed, params.sampling.exports_per_family):
-        if teller.reads_files or model.is_float:
+        if teller.reads_files or model.elements == "float32":
             path = model.write(folder / f"{model.name}.onnx")
             yield _Asked(model.name, model.family, parts.EXPORTED, path)
 

@@ -26,7 +26,8 @@ from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import CALLS, NodeSubject, call_us, node_label_us
 from edgeplan.measurement.settings import node_settings
 from edgeplan.predictors.nodes.features import describe
-from edgeplan.predictors.nodes.learner import cross_validated_us
+from edgeplan.predictors.nodes.learner import Samples, cross_validated_us
+from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_parquet, write_parquet
@@ -146,7 +147,7 @@ class Sampler:
     refused: int = 0
 
     def __post_init__(self) -> None:
-        self.call = call_us(*self.bench.measure(CALLS, description="the call"))
+        self.call = call_us(self.bench.measure(CALLS, description="the call"))
 
     def adaptive(self, pool: Sequence[Candidate], settings: SamplingSettings) -> None:
         """Measure an initial sample of the pool, then what cross-validation errs most on, until the budget is spent."""
@@ -171,7 +172,9 @@ class Sampler:
 
     def _errors(self) -> pd.DataFrame:
         frame = pd.DataFrame([row for row in self.rows if row["sampler"] == ADAPTIVE])
-        predicted = cross_validated_us(frame, seed=self.seed)
+        configs = [NodeConfig.from_json(text) for text in frame["config"]]
+        samples = Samples.of(configs, frame["context_bytes"].tolist(), frame["latency_us"].tolist(), frame["model"].tolist())
+        predicted = cross_validated_us(samples, float(last_cache_bytes()), TrainingSettings(trials=0, folds=2, seeds=(self.seed,)))
         return frame[["key"]].assign(error=np.clip(predicted / frame["latency_us"] - 1, -1, 1))
 
     def _stored(self, pool: list[Candidate]) -> list[Candidate]:

@@ -83,8 +83,14 @@ def train_predictors(
         if name in models
     ]
     found, checked = train(_samples(rows), measured, float(about["call_us"]) * usual, cache, settings)
-    named = {name: str(about[name]) for name in ("device", "engine", "engine_version", "measured_at")}
-    predictor = replace(found, **named, speed=usual)
+    predictor = replace(
+        found,
+        device=str(about["device"]),
+        engine=str(about["engine"]),
+        engine_version=str(about["engine_version"]),
+        measured_at=str(about["measured_at"]),
+        speed=usual,
+    )
     save(predictor, predictors)
     write_measured(predictors, known)
     write_parquet(rows[["config", "context_bytes", "us"]], predictors / KERNELS)
