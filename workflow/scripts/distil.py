@@ -16,7 +16,7 @@ for name in given.devices:
     try:
         if not given.preparation:
             device, results = Path("config/devices") / f"{name}.yaml", Path("results") / name
-            print(f"{name}: {distil(device, results, Path('data/zoo/models.parquet'), SHIPPED / name)}")  # noqa: T201 - its purpose
+            print(f"{name}: {distil(device, results, SHIPPED / name) / 1e6:.2f} MB")  # noqa: T201 - its purpose
         profiles = Path("data/rows") / name / "cold_start/profiles"
         if candidates := distil_preparation(profiles, SHIPPED / name / "environment.json", SHIPPED / name):
             print(f"{name}: costs of preparation from {candidates} profiled candidates")  # noqa: T201 - likewise

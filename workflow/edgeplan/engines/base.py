@@ -214,10 +214,6 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{self.name} is asked of graphs, not of {path} ({wanted}, {fused})")
 
-    def dispatch_numbers(self) -> Mapping[str, int]:
-        """Return the numbers that launches of its kernels follow from (`Processor.numbers`); none where it dispatches none."""
-        return {}
-
     def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]] | None:
         """Return what follows the clock and the memory of a processor other than the host's; None: the host's own loads do."""
         return None

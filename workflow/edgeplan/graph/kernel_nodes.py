@@ -146,6 +146,12 @@ def executed_graph(engine: Engine | None, graph: Graph, rules: FusionRules) -> E
     return ExecutedModel(graph.name, _with_views(graph, found), weight_bytes(graph), told_by)
 
 
+def operators_graph(graph: Graph) -> ExecutedModel:
+    """Return a model in which each operator is a node of its own: what nn-Meter's sum of operators adds up."""
+    found = tuple(ExecutedNode(op.name, node_config(graph, (op.name,)), (op.name,)) for op in graph.operators)
+    return ExecutedModel(graph.name, found, weight_bytes(graph), "operators")
+
+
 def described(graph: Graph, nodes: Sequence[EngineNode]) -> Iterator[tuple[str, NodeConfig, tuple[str, ...], tuple[int, ...]]]:
     """Yield name, configuration and operators of each executed node, and which of the nodes told it is.
 

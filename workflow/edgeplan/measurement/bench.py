@@ -258,8 +258,7 @@ class Bench:
 
     def _known(self, subject: AnySubject, repeat: int) -> Measurement:
         row = self.store.query()[self._stored_id(subject), repeat]
-        usual = self.device.name not in self.settings.least
-        return measurement_of(row, self.nominal, self.settings.reference_exponents, usual=usual)
+        return measurement_of(row, self.nominal, self.settings.reference_exponents)
 
     def _measure_missing(self, missing: Sequence[AnySubject], repeat: int, advance: Callable[[int], None], least: int) -> None:
         """Measure subjects batch by batch, at least so many, then come back to the noisy ones while there is time."""

@@ -134,7 +134,6 @@ class Measurement:
         nominal: times of the references on this machine when it is quiet.
         exponents: how strongly times follow the references.
         seconds: wall clock the measurement took: its share of its batch, with model building, references and rejections.
-        usual: whether the time of a block is that of its median run, which users see, and not of its least one.
     """
 
     subject: str
@@ -149,7 +148,6 @@ class Measurement:
     nominal: ReferenceTimes
     exponents: ReferenceExponents
     seconds: float = 0.0
-    usual: bool = False
 
     @cached_property
     def factors(self) -> Floats:
@@ -159,8 +157,8 @@ class Measurement:
 
     @cached_property
     def block_us(self) -> Floats:
-        """Return the normalised times of the blocks, us (blocks,)."""
-        return np.asarray((self.median_us if self.usual else self.least_us) * self.factors)
+        """Return the normalised times of the blocks, those of their median runs, us (blocks,)."""
+        return np.asarray(self.median_us * self.factors)
 
     @property
     def latency_us(self) -> float:

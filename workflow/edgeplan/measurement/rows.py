@@ -65,10 +65,8 @@ def row_store(folder: Path, key: str, identity: Mapping[str, Any]) -> RowStore:
     return KeyedStore(folder, FileFormat(read, write, newer, _MAX_ROWS_PER_FILE), key, identity, journal_of(folder.name))
 
 
-def measurement_of(
-    row: Mapping[str, Any], nominal: ReferenceTimes, exponents: ReferenceExponents, *, usual: bool = False
-) -> Measurement:
-    """Make a measurement of a stored row, normalised as asked, of usual runs or of the least ones."""
+def measurement_of(row: Mapping[str, Any], nominal: ReferenceTimes, exponents: ReferenceExponents) -> Measurement:
+    """Make a measurement of a stored row, normalised as asked."""
     nodes = tuple(EngineNode(**{**json.loads(n), "members": tuple(json.loads(n)["members"])}) for n in row["nodes"])
     blocks = len(row["least_us"])
     arrays = {
@@ -82,7 +80,6 @@ def measurement_of(
         nominal=nominal,
         exponents=exponents,
         seconds=float(row["seconds"]),
-        usual=usual,
         **arrays,
     )
 

@@ -47,8 +47,6 @@ class MeasurementSettings(BaseModel):
             as a width in intervals; `refuse`, for those who publish, ends a stage of which too large a share stays noisy.
         max_noisy_share: the largest share of noisy subjects in a stage that is not refused.
         reference_exponents: see `ReferenceExponents`.
-        least: devices whose times are of the least run of each block, the best moment, as shipped predictions are; those of all
-            others are of the usual run, the median one, which users see. Rows hold both.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,7 +65,6 @@ class MeasurementSettings(BaseModel):
     max_noisy_share: Annotated[float, Field(gt=0, le=1)]
     retries: Annotated[int, Field(ge=0, le=20)]
     reference_exponents: ReferenceExponents
-    least: tuple[str, ...] = ()
 
     def key_fields(self) -> dict[str, float]:
         """Return the settings that decide a measured row; tolerances do not, so changing them re-measures nothing."""

@@ -75,7 +75,6 @@ def measure_subject(device: DeviceFile, subject: Subject | FileSubject, rows: Pa
         finally:
             os.sched_setaffinity(0, before)
     shares = ((waited - throttled) / (ran + waited), throttled / (ran + waited))
-    found = replace(found, usual=True)  # a user's run is no best moment
     return WholeModel(found, *shares, time.monotonic() - began)
 
 

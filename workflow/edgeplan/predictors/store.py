@@ -14,7 +14,7 @@ import numpy as np
 from edgeplan.errors import FormatError
 from edgeplan.support.files import state_folder, write_atomically
 
-_FILE = "measured.npz"
+MEASURED = "measured.npz"
 
 
 def write_measured(folder: Path, known: Mapping[str, float]) -> None:
@@ -26,7 +26,7 @@ def write_measured(folder: Path, known: Mapping[str, float]) -> None:
         with path.open("wb") as file:
             np.savez_compressed(file, keys=arrays["keys"], us=arrays["us"])
 
-    write_atomically(folder / _FILE, write)
+    write_atomically(folder / MEASURED, write)
 
 
 def read_measured(folder: Path) -> dict[str, float]:
@@ -35,7 +35,7 @@ def read_measured(folder: Path) -> dict[str, float]:
     Raises:
         FormatError: it cannot be read.
     """
-    path = folder / _FILE
+    path = folder / MEASURED
     if not path.is_file():
         return {}
     try:

@@ -10,6 +10,7 @@ _DEVICE = "config/devices/{device}.yaml"
 _MODELS, _PRIOR = "data/zoo/models.parquet", "data/zoo/prior.parquet"
 _RESULTS, _ROWS = "results/{device}", "data/rows/{device}"
 _RULES = f"{_RESULTS}/fusion/rules.json"
+_NODES = f"{_RESULTS}/nodes/models.parquet"
 _CALIBRATION = f"{_RESULTS}/calibration/models.parquet"
 _EVALUATION = f"{_RESULTS}/evaluation"
 _PREDICTORS = f"{_RESULTS}/predictors"
@@ -38,6 +39,7 @@ FUSION = Stage(
     params=("seed", "measurement", "fusion"),
     inputs={"device": _DEVICE, "models": _MODELS},
     outputs={
+        "nodes": _NODES,
         "rules": _RULES,
         "test_cases": f"{_RESULTS}/fusion/test_cases.csv",
         "skipped": f"{_RESULTS}/fusion/skipped_pairs.csv",
@@ -48,12 +50,22 @@ FUSION = Stage(
     rows=_measuring("fusion"),
     all_cores=True,
 )
+NODES = Stage(
+    name="nodes",
+    function=f"{_STAGES}.nodes:tell_nodes",
+    targets=DEVICES,
+    params=("seed", "zoo", "sampling", "calibration"),
+    inputs={"device": _DEVICE, "models": _MODELS, "rules": _RULES},
+    outputs={"nodes": _NODES},
+    cached=(_NODES,),
+    all_cores=True,
+)
 SAMPLING = Stage(
     name="sampling",
     function=f"{_STAGES}.sampling:sample_kernels",
     targets=DEVICES,
     params=("seed", "measurement", "sampling"),
-    inputs={"device": _DEVICE, "prior": _PRIOR, "rules": _RULES},
+    inputs={"device": _DEVICE, "nodes": _NODES},
     outputs={
         "kernels": f"{_RESULTS}/measurements/kernels.parquet",
         "summary": f"{_RESULTS}/measurements/sampling.json",
@@ -66,7 +78,7 @@ CALIBRATION = Stage(
     name="calibration",
     function=f"{_STAGES}.calibration:measure_calibration",
     targets=DEVICES,
-    params=("seed", "zoo", "measurement", "truth", "calibration"),
+    params=("seed", "zoo", "measurement", "sampling", "truth", "calibration"),
     inputs={"device": _DEVICE},
     outputs={"models": _CALIBRATION},
     rows=_measuring("calibration"),
@@ -74,23 +86,24 @@ CALIBRATION = Stage(
 )
 TRAINING = Stage(
     name="training",
-    function=f"{_STAGES}.training:train",
+    function=f"{_STAGES}.training:train_predictors",
     targets=DEVICES,
     params=("seed", "training"),
     inputs={
         "device": _DEVICE,
+        "nodes": _NODES,
         "kernels": SAMPLING.outputs["kernels"],
         "summary": SAMPLING.outputs["summary"],
-        "rules": _RULES,
         "calibration": _CALIBRATION,
     },
     outputs={
         "card": f"{_PREDICTORS}/card.json",
         "quality": f"{_PREDICTORS}/quality.parquet",
         "samplers": f"{_PREDICTORS}/samplers.csv",
+        "compared": f"{_PREDICTORS}/compared.parquet",
     },
     paths={"predictors": _PREDICTORS},
-    reads=(f"{_RESULTS}/measurements", "workflow/edgeplan/shipped"),  # the cost of a call, where none was found here
+    reads=(f"{_RESULTS}/measurements",),
     writes=(_PREDICTORS,),
     cached=(_PREDICTORS,),
     all_cores=True,
@@ -116,6 +129,7 @@ EVALUATION = Stage(
         "calibration": _CALIBRATION,
         "truth": TRUTH.outputs["truth"],
         "environment": TRUTH.outputs["environment"],
+        "nodes": _NODES,
         "rules": _RULES,
         "test_cases": FUSION.outputs["test_cases"],
         "verification": FUSION.outputs["verification"],
@@ -124,6 +138,7 @@ EVALUATION = Stage(
         "card": TRAINING.outputs["card"],
         "quality": TRAINING.outputs["quality"],
         "samplers": TRAINING.outputs["samplers"],
+        "compared": TRAINING.outputs["compared"],
     },
     outputs={
         "metrics": f"{_CHAPTERS}/prediction.json",
@@ -150,7 +165,6 @@ UNSEEN = Stage(
     outputs={
         "metrics": f"{_CHAPTERS}/unseen.json",
         "models": f"{_RESULTS}/unseen/models.csv",
-        "kernels": f"{_RESULTS}/unseen/kernels.csv",
     },
     paths={"predictors": _PREDICTORS},
     reads=(_PREDICTORS,),
@@ -182,7 +196,7 @@ CHAPTER = Chapter(
     paper="nn-Meter (MobiSys 2021)",
     settings=PredictionParams,
     targets=DEVICES,
-    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, UNSEEN, TRANSFER),
+    stages=(ZOO, FUSION, NODES, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, UNSEEN, TRANSFER),
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
     named_devices=(Targets("truth.repeat"), _UNSEEN, _TRANSFER),

@@ -133,8 +133,8 @@ def cannot_run(error: Exception, source: str, folder: str = "") -> ModelError:
     return ModelError(f"ONNX Runtime cannot run the model: {reason}", where=source, next_step=next_step)
 
 
-def inputs_of(path: Path, wanted: Preparation) -> dict[str, Array]:
-    """Return values of all inputs of a file, of the sizes that are wanted.
+def inputs_of(path: Path, wanted: Preparation, most: int) -> dict[str, Array]:
+    """Return values of all inputs of a file, of the sizes that are wanted; integers that are drawn lie below `most`.
 
     Raises:
         ModelError: the file cannot be read, or an axis stays open.
@@ -154,7 +154,6 @@ def inputs_of(path: Path, wanted: Preparation) -> dict[str, Array]:
         for one in model.graph.input
         if one.name not in held
     ]
-    most = 2 if all(1 not in one.shape[-1:] for one in asked) else 1
     return {**_drawn(asked, most), **given}
 
 
@@ -265,7 +264,7 @@ def _drawn(inputs: Sequence[Any], most: int) -> dict[str, Array]:
     def values(shape: Sequence[int], kind: str) -> Array:
         if kind == "string":
             return np.full(shape, "a", object)
-        if kind in ("float", "double", "float16"):
+        if kind.startswith(("float", "double")):
             return np.asarray(rng.random(shape, dtype=np.float32) * 0.95 + 0.05, _DTYPES.get(kind, kind))
         return rng.integers(0, most, shape).astype(kind)
 

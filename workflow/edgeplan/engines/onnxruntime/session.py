@@ -57,11 +57,16 @@ class OnnxRuntime(Engine):
         return executed_model(path, self.settings.options, wanted, threads=self.settings.threads, fused=fused)
 
     def load_file(self, path: Path, wanted: Preparation) -> Session:
-        inputs = inputs_of(path, wanted)
         try:
             session = ort.InferenceSession(str(path), self._options(), providers=_PROVIDERS)
-            loaded = _OrtSession(session, inputs)
-            loaded.run()
+            try:
+                loaded = _OrtSession(session, inputs_of(path, wanted, 2))
+                loaded.run()
+            except ort.capi.onnxruntime_pybind11_state.RuntimeException:  # of an axis of one there is no place 1
+                loaded = _OrtSession(session, inputs_of(path, wanted, 1))
+                loaded.run()
+        except ModelError:
+            raise
         except Exception as error:  # the library raises what it likes
             raise cannot_run(error, str(path)) from error
         return loaded

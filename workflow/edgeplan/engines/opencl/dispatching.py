@@ -80,10 +80,6 @@ class DispatchingEngine(Engine):
             _node(step, "", lowered.steps, layouts, graph) for step, view in zip(lowered.steps, views, strict=True) if not view
         )
 
-    def dispatch_numbers(self) -> Mapping[str, int]:
-        """Return the numbers of the processor."""
-        return self._told().numbers
-
     def _told(self) -> DispatchingProcessor:
         with self._opening:
             self._asked = self._asked or self.open(self._dnnl.info.block, profiling=False)

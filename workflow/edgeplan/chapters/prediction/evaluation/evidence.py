@@ -28,18 +28,17 @@ class Evidence:
         verification: fused edges by engine and by rules: pair, connection, edges, fused_by_engine, fused_by_rules,
             true_positive, bn_folding, reshaping.
         resnet18_kernels: kernel types of ResNet18 as split by the detected rules.
-        kernels: labelled kernels: kind, config, sampler, mode, latency_us ...
+        kernels: measured nodes: key, config, sampler, model, latency_us, seconds ...
         sampling: the sampler's document, with `seconds` by part.
-        quality: held-out kernels: subject, kind, measured_us, predicted_us, forest_us, split.
-        samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
-            labels, rmse_ms, rmspe (percent), within_10pct (share), rmspe_more_low and _high (95 % interval of the rmspe less
-            that of the adaptive one); the last six with the suffix _all on all frozen labels.
-        models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, noise, measured_at_s (since the epoch),
-            blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, plain_sum_ms (without factors of kinds), left_out_ms (with
-            those of other families alone), low_ms, high_ms,
-            operator_sum_ms, forest_ms, {adaptive,random,prior}_sampling_ms: with the Conv predictor of that
-            sampler's samples alone.
-        calibration: models that set the factors of kinds and the intervals: model_id, family, measured_ms, noise, seconds,
+        quality: held-out nodes: kernel, key, model, measured_us, predicted_us, forest_us, split.
+        samplers: conv predictors by sampler on frozen labels: sampler, rows, seconds, labels, rmse_ms, rmspe (percent),
+            within_10pct (share), rmspe_more_low and _high (95 % interval of the rmspe less that of the adaptive one).
+        models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms (at the usual speed of the machine),
+            median_ms (as it ran), noise, measured_at_s (since the epoch), blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms,
+            plain_sum_ms (nodes and the call alone), left_out_ms (with overheads of other families alone), low_ms, high_ms,
+            guessed_share, operator_sum_ms, forest_ms, {adaptive,random}_sampling_ms: with the Conv predictor of that sampler's
+            samples alone.
+        calibration: models that set overheads and intervals: model_id, family, measured_ms, slowness, noise, seconds,
             measured_at_s.
         breakdown: model_id, kind, predicted_ms.
         sweeps: sweep, x, kind, measured_us, predicted_us.

@@ -54,15 +54,10 @@ def table_04(evidence: Evidence) -> pd.DataFrame:
     return table.join(printed.reindex(kernels, fill_value=0), on="kernel")
 
 
-def _core(config: str) -> str:
-    """Return a Conv's configuration without what is fused behind it, as JSON."""
-    return json.dumps({k: v for k, v in json.loads(config).items() if k not in _FUSED_FIELDS}, sort_keys=True)
-
-
 def table_conv_fusion(evidence: Evidence) -> pd.DataFrame:
     """Tabulate the cost of each fused type over the plain Conv of the same configuration: median, and range over them."""
     frame = evidence.conv_fusion
-    wide = frame.assign(config=frame["config"].map(_core)).pivot_table(
+    wide = frame.pivot_table(
         index="config", columns="type", values="latency_us", aggfunc="min"
     )
     if "conv" not in wide.columns:

@@ -11,13 +11,14 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.predictors.features import FEATURES
-from edgeplan.predictors.training_rows import trained_on
+from edgeplan.chapters.prediction.executed import CONV_CHECK, OPERATORS, RANDOM, SWEEP
+from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, HELD_OUT
+from edgeplan.predictors.nodes.features import SIZES
 from edgeplan.reporting.environment import flat_environment
 from edgeplan.reporting.metrics import accuracy, within
 
 #: Parts of the measuring time that serve a comparison or a check, not the predictors.
-NOT_BEHIND_PREDICTORS = frozenset({"frozen", "sweep", "conv_check", "isolated", "excess"})
+NOT_BEHIND_PREDICTORS = frozenset({HELD_OUT, SWEEP, CONV_CHECK, RANDOM})
 
 _SECONDS_PER_MINUTE = 60.0
 
@@ -49,27 +50,26 @@ def table_05(evidence: Evidence) -> pd.DataFrame:
 
 
 def training_rows(evidence: Evidence) -> pd.DataFrame:
-    """Return the labelled kernels that the predictors learn from (see `edgeplan.predictors.training_rows`)."""
-    return evidence.kernels[trained_on(evidence.kernels, evidence.sampling.get("mode"))]
+    """Return the measured nodes that the predictors learn from, with the paper's kernel that each is."""
+    rows = evidence.kernels[evidence.kernels["sampler"].isin([ADAPTIVE, OPERATORS])]
+    return rows.assign(kernel=rows["key"].map(paper.kernel_of))
 
 
 def table_06(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 6: kernels, features and the rows that the predictors learn from, by whichever sampler."""
+    """Return Table 6: kernels, features and the rows that the predictors learn from."""
     trained = training_rows(evidence)
-    counts = trained["kind"].value_counts()
-    distinct = trained.groupby("kind")["config"].nunique()
+    counts, keys = trained["kernel"].value_counts(), trained.groupby("kernel")["key"].nunique()
     printed = paper.printed("tables_06_09", "kernel").filter(regex="kernel|features|rows")
     order = [k for k in printed.index if k in counts or k == "se"]
     order += [k for k in sorted(counts.index) if k not in order]
-    measured = set(evidence.kernels["kind"])
     rows = [
         {
-            "kernel": kind,
-            "features": ", ".join(FEATURES) if kind in measured else "",
-            "rows": int(counts.get(kind, 0)),
-            "configurations": int(distinct.get(kind, 0)),
+            "kernel": kernel,
+            "features": ", ".join(SIZES) if kernel in counts else "",
+            "rows": int(counts.get(kernel, 0)),
+            "algorithms": int(keys.get(kernel, 0)),
         }
-        for kind in order
+        for kernel in order
     ]
     table = pd.DataFrame(rows).join(printed, on="kernel")
     return table.fillna({"paper kernel": "", "paper features": ""})
@@ -95,24 +95,14 @@ def table_07(evidence: Evidence) -> pd.DataFrame:
     return pd.DataFrame([ours, *printed.itertuples(index=False, name=None)], columns=printed.columns)
 
 
-def _resolved_us(evidence: Evidence) -> float | None:
-    """Return the least label, in us, of those that samplers are also compared on alone; None where none were compared."""
-    return float(evidence.samplers["resolved_us"].iloc[0]) if len(evidence.samplers) else None
-
-
 def table_09(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 9: held-out kernels by kind and split, LightGBM and random forest."""
-    frame, least = evidence.quality, _resolved_us(evidence)
+    """Return Table 9: held-out kernels by kernel and split, ours and random forest."""
+    frame = evidence.quality
     rows = []
-    for (split, kind), part in frame.groupby(["split", "kind"], sort=True):
+    for (split, kernel), part in frame.groupby(["split", "kernel"], sort=True):
         hit = accuracy(part["measured_us"], part["predicted_us"])
-        row: dict[str, Any] = {"split": split, "kernel": kind, "rows": len(part)}
-        row |= {"RMSE (ms)": hit.rmse / 1e3, "RMSPE, all labels (%)": hit.rmspe}
-        if least is not None:
-            clear = part[part["measured_us"] >= least]
-            error = accuracy(clear["measured_us"], clear["predicted_us"]).rmspe if len(clear) else np.nan
-            row[f"RMSPE, labels >= {least:g} us (%)"] = error
-        row["within 10 % (%)"] = 100 * hit.within_10pct
+        row: dict[str, Any] = {"split": split, "kernel": kernel, "rows": len(part)}
+        row |= {"RMSE (ms)": hit.rmse / 1e3, "RMSPE (%)": hit.rmspe, "within 10 % (%)": 100 * hit.within_10pct}
         known = part[part["forest_us"].notna()]
         if len(known):
             other = accuracy(known["measured_us"], known["forest_us"])
@@ -120,36 +110,31 @@ def table_09(evidence: Evidence) -> pd.DataFrame:
             row["forest: within 10 % (%)"] = 100 * other.within_10pct
         rows.append(row)
     printed = paper.printed("tables_06_09", "kernel").filter(regex=r"RMSE|within")
-    missing = [kind for kind in printed.index if kind not in set(frame["kind"])]
-    rows += [{"split": "paper only", "kernel": kind} for kind in missing]
+    missing = [kernel for kernel in printed.index if kernel not in set(frame["kernel"])]
+    rows += [{"split": "paper only", "kernel": kernel} for kernel in missing]
     return pd.DataFrame(rows).join(printed, on="kernel")
 
 
 def table_10(evidence: Evidence) -> pd.DataFrame:
     """Return Table 10: the conv predictor by sampler on the frozen set, and whole models with that predictor among ours."""
     samplers = evidence.samplers
-    sets = {"": f"labels >= {_resolved_us(evidence):g} us", "_all": "all labels"}
     rows = []
     for cell in samplers.to_dict("records"):
         name = str(cell["sampler"])
         models = evidence.models.dropna(subset=f"{name}_sampling_ms")
         alexnets = models[models["family"].map(paper.family_key) == "alexnet"]
+        errors = samplers["rmspe"]
         row: dict[str, Any] = {
             "sampler": name,
             "rows": cell["rows"],
             "minutes": cell["seconds"] / _SECONDS_PER_MINUTE,
+            "conv RMSE (ms)": cell["rmse_ms"],
+            "conv RMSPE (%)": cell["rmspe"],
+            "lowest": "" if errors.notna().sum() <= 1 else "yes" if cell["rmspe"] == errors.min() else "no",
+            "over adaptive, from (points)": cell.get("rmspe_more_low", np.nan),
+            "to (points)": cell.get("rmspe_more_high", np.nan),
+            "conv within 10 % (%)": 100 * cell["within_10pct"],
         }
-        for suffix, which in sets.items():
-            errors = samplers[f"rmspe{suffix}"]
-            lowest = "" if errors.notna().sum() <= 1 else "yes" if cell[f"rmspe{suffix}"] == errors.min() else "no"
-            row |= {
-                f"conv RMSE, {which} (ms)": cell[f"rmse_ms{suffix}"],
-                f"conv RMSPE, {which} (%)": cell[f"rmspe{suffix}"],
-                f"lowest, {which}": lowest,
-                f"over adaptive, {which}, from (points)": cell[f"rmspe_more_low{suffix}"],
-                f"to, {which} (points)": cell[f"rmspe_more_high{suffix}"],
-                f"conv within 10 %, {which} (%)": 100 * cell[f"within_10pct{suffix}"],
-            }
         row |= {
             f"{which} within 10 % (%)": 100 * within(found["measured_ms"], found[f"{name}_sampling_ms"], 0.1)
             if len(found)
