@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.simplify import simplify
-from edgeplan.graph.splitting import split
-from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.support.frames import read_parquet
 from edgeplan.zoo import FAMILIES, VariantSpec, build_variant
 
@@ -26,14 +23,3 @@ def graphs(table: pd.DataFrame) -> Iterator[Graph]:
     """Yield the graphs of the rows, one at a time, as frameworks see them (see `simplify`)."""
     for family, spec in zip(table["family"], table["spec"], strict=True):
         yield simplify(build_variant(VariantSpec.from_json(spec)) if spec else FAMILIES[family].base())
-
-
-def named_graphs(table: pd.DataFrame) -> Iterator[Graph]:
-    """Yield the graphs of the rows, one at a time, each called by its `model_id`."""
-    for model_id, graph in zip(table["model_id"], graphs(table), strict=True):
-        yield Graph(model_id, graph.operators, graph.inputs, graph.outputs, graph.tensors)
-
-
-def kernels_of(table: pd.DataFrame, rules: FusionRules) -> KernelTables:
-    """Return the kernels of all rows' models, split by the rules."""
-    return KernelTables.of(kernel_table(graph, split(graph, rules)) for graph in named_graphs(table))
