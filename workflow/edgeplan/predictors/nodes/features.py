@@ -72,7 +72,9 @@ class Table:
         numbers = np.fromiter(map(id, configs), np.int64, len(configs))
         _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         row: dict[NodeConfig, int] = {}
-        rows = np.array([row.setdefault(configs[i], len(row)) for i in first], np.int64)
+        rows = np.zeros(len(first), np.int64)
+        for i in np.argsort(first):  # as they come, wherever the objects lie
+            rows[i] = row.setdefault(configs[first[i]], len(row))
         described = [describe(config) for config in row]
         sizes = np.array([one.sizes for one in described], np.float64).reshape(len(row), len(SIZES))
         moved = np.array([one.moved for one in described], np.float64)
@@ -216,8 +218,8 @@ def _product(node: _Node, size: Size) -> str:
 
 def _convolution(node: _Node, size: Size) -> str:
     kernel = node.operand(3 if node.op == "QLinearConv" else 1)
-    shape = kernel.shape if kernel else (1, 1)
-    batch, channels = node.first[0], node.first[1] if len(node.first) > 1 else 1
+    shape = kernel.shape if kernel and len(kernel.shape) > 1 else (1, 1)
+    batch, channels = (*node.first, 1, 1)[:2]
     spatial, result = node.first[2:], node.result[2:]
     channels_last = node.op == "NhwcFusedConv" or bool(node.number("channels_last", 0))
     if channels_last:
