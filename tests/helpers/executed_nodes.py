@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from edgeplan.graph.nodes import AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
-from edgeplan.predictors.nodes.features import Table, column, describe
+from edgeplan.predictors.nodes.features import SIZES, describe
 from edgeplan.predictors.nodes.learner import Samples
 
 Law = Callable[[NodeConfig], float]
@@ -36,8 +36,7 @@ def transpose(rows: int, columns: int) -> NodeConfig:
 
 def law(config: NodeConfig) -> float:
     """Physics of a machine: 2 us a MB of activations, 1 us a Mflop of products, .3 us a node."""
-    described = Table.of([config]).sizes
-    flops = float(column(described, "flops")[0]) if config.op == "MatMul" else 0.0
+    flops = describe(config).sizes[SIZES.index("flops")] if config.op == "MatMul" else 0.0
     return 0.3 + 2e-6 * config.activation_bytes + 1e-6 * flops + 2e-6 * config.weight_bytes
 
 

@@ -9,7 +9,7 @@ import pytest
 from executed_nodes import CACHE, key, node, product, relu, transpose
 
 from edgeplan.graph.nodes import NodeConfig, Operand
-from edgeplan.predictors.nodes.features import SIZES, SPILLED, TERMS, Table, column, describe, logs, spill, terms
+from edgeplan.predictors.nodes.features import SIZES, SPILLED, TERMS, Table, describe, logs, spill, terms
 
 
 def sizes(config: NodeConfig) -> dict[str, float]:
@@ -75,6 +75,8 @@ def test_moves_read_what_they_take() -> None:
     cut = node("Slice", [(1000, 1000)], (1000, 4))
     assert sizes(cut)["read"] == 1000 * 4 * 4
     assert (sizes(cut)["inner"], sizes(cut)["outer_runs"]) == (4, 1000)
+    assert sizes(cut)["cold"] == 0
+    assert sizes(relu(1 << 20))["cold"] == 7 << 20  # what a core's caches do not hold
 
 
 def test_operands_that_start_again_cost_steps_and_those_that_stay_do_not() -> None:
@@ -147,4 +149,4 @@ def test_weights_spill_over_the_last_cache_and_nothing_else_does() -> None:
     assert terms(table.sizes).shape == (2, len(TERMS))
     assert not terms(table.sizes)[:, SPILLED].any()
     assert np.isfinite(logs(table.sizes)).all()
-    assert column(table.sizes, "weights").tolist() == [4 << 20, 0]
+    assert terms(table.sizes)[:, TERMS.index("weights")].tolist() == [4 << 20, 0]
