@@ -24,7 +24,7 @@ Integers = npt.NDArray[np.int64]
 #: Terms that a time is a sum of, us per unit; `spilled` is what of the weights comes from memory (see `spill`).
 TERMS = (
     *("constant", "flops", "padded_flops", "read", "written", "weights", "spilled"),
-    *("windows", "scalar_steps", "outer_runs", "operands", "reread"),
+    *("windows", "scalar_steps", "outer_runs", "operands", "reread", "cold"),
 )
 #: Sizes that describe how a node computes, beside the terms.
 _HOW = (
@@ -41,6 +41,8 @@ SPILLED = TERMS.index("spilled")
 
 #: Rows and columns of a product that a register tile holds, and channels of a block.
 _TILE_ROWS, _TILE_COLUMNS, _BLOCK = 12, 16, 16
+#: Activations beyond so many bytes come from further away than a core's own caches.
+_WARM_BYTES = 1 << 20
 #: Text and graphs of attributes are bytes of weights that a node reads, by so many a character of base64.
 _BODY_BYTES = 0.75
 _ATTRIBUTE_BYTES = 4  # of an attribute's element: floats
@@ -72,7 +74,9 @@ class Table:
         numbers = np.fromiter(map(id, configs), np.int64, len(configs))
         _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         row: dict[NodeConfig, int] = {}
-        rows = np.array([row.setdefault(configs[i], len(row)) for i in first], np.int64)
+        rows = np.zeros(len(first), np.int64)
+        for i in np.argsort(first):  # as they come, wherever the objects lie
+            rows[i] = row.setdefault(configs[first[i]], len(row))
         described = [describe(config) for config in row]
         sizes = np.array([one.sizes for one in described], np.float64).reshape(len(row), len(SIZES))
         moved = np.array([one.moved for one in described], np.float64)
@@ -99,11 +103,6 @@ def logs(sizes: Floats) -> Floats:
     moved = sizes[:, _AT["read"]] + sizes[:, _AT["written"]] + sizes[:, _AT["weights"]]
     intensity = np.log1p(sizes[:, _AT["flops"]]) - np.log1p(moved)
     return np.column_stack([np.log1p(np.maximum(sizes, 0.0)), intensity])
-
-
-def column(sizes: Floats, name: str) -> Floats:
-    """Return a column of a table of sizes (n,)."""
-    return np.asarray(sizes[:, _AT[name]])
 
 
 class Description(NamedTuple):
@@ -151,6 +150,7 @@ def describe(config: NodeConfig) -> Description:
         kind = "quantised-elementwise"
     node = _Node(config.op, config.inputs, attributes, inputs, outputs, shape, outputs[0].shape if outputs else ())
     way = _SIZED[kind.removeprefix("quantised-")](node, sizes)
+    sizes["cold"] = max(0.0, sizes["read"] + sizes["written"] - _WARM_BYTES)
     if kind.startswith("quantised"):
         way += "-signed" if signed else ""  # weights with a sign have instructions of their own, twice as fast
     elif dtype != "float32" and kind in _TYPED:
@@ -216,8 +216,8 @@ def _product(node: _Node, size: Size) -> str:
 
 def _convolution(node: _Node, size: Size) -> str:
     kernel = node.operand(3 if node.op == "QLinearConv" else 1)
-    shape = kernel.shape if kernel else (1, 1)
-    batch, channels = node.first[0], node.first[1] if len(node.first) > 1 else 1
+    shape = kernel.shape if kernel and len(kernel.shape) > 1 else (1, 1)
+    batch, channels = (*node.first, 1, 1)[:2]
     spatial, result = node.first[2:], node.result[2:]
     channels_last = node.op == "NhwcFusedConv" or bool(node.number("channels_last", 0))
     if channels_last:
@@ -240,7 +240,7 @@ def _convolution(node: _Node, size: Size) -> str:
     size |= {"sum": float(node.op not in ("QLinearConv", "ConvInteger") and node.operand(3) is not None)}
     size |= {"rest_m": -out % _BLOCK, "rest_n": -pixels % _TILE_COLUMNS, "rest_k": -channels % _BLOCK}
     way = "-depthwise" if depthwise else "-grouped" if groups > 1 else ""
-    return way + ("-1d" if len(spatial) == 1 else "")
+    return way + ("-1d" if len(spatial) == 1 else "") + ("-pixel" if pixels == 1 else "")
 
 
 def _recurrent(node: _Node, size: Size) -> str:
@@ -251,9 +251,8 @@ def _recurrent(node: _Node, size: Size) -> str:
     steps, batch, width = (*node.first, 1, 1, 1)[:3]
     element = again.bytes / max(1, again.elements) if again else 4.0
     flops = 2.0 * steps * batch * directions * gates * hidden * (width + hidden)
-    padded = steps * directions * _padded(batch, hidden, gates * hidden) + directions * _padded(
-        steps * batch, width, gates * hidden
-    )
+    columns = gates * hidden
+    padded = directions * (steps * _padded(batch, hidden, columns) + _padded(steps * batch, width, columns))
     size |= {"flops": flops, "padded_flops": padded, "reread": element * steps * directions * gates * hidden * hidden}
     size |= {"outer_runs": steps * directions, "steps": steps, "batch": batch, "hidden": hidden, "directions": directions}
     size |= {"m": steps * batch, "k": width, "n": gates * hidden, "scalar_steps": steps * batch * directions * gates * hidden}

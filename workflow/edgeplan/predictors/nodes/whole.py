@@ -87,8 +87,8 @@ class Trust(_Strict):
 
 def conformal(scores: Floats, nominal: float) -> float:
     """Return the split conformal quantile of scores (n,)."""
-    rank = min(1.0, np.ceil((len(scores) + 1) * nominal) / len(scores))
-    return nine_digits(float(np.quantile(scores, rank, method="higher")))
+    rank = min(len(scores), int(np.ceil((len(scores) + 1) * nominal)))
+    return nine_digits(float(np.sort(scores)[rank - 1]))
 
 
 def common_share(scaled: Floats, groups: Sequence[object]) -> float:

@@ -1,0 +1,310 @@
+"""What is learnt where the truth is known: physics is extrapolated, what is unlike is told, measured nodes correct others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from executed_nodes import CACHE, drawn, law, model, node, product, relu, samples, transpose
+
+from edgeplan.errors import PredictionError
+from edgeplan.graph.nodes import ExecutedModel, NodeConfig
+from edgeplan.predictors.nodes.features import Table
+from edgeplan.predictors.nodes.gaussian import Process
+from edgeplan.predictors.nodes.kernels import Kernels
+from edgeplan.predictors.nodes.learner import Samples, Tuned, learn, out_of_fold, time_of
+from edgeplan.predictors.nodes.predictor import NodePredictor
+from edgeplan.predictors.nodes.training import MeasuredModel, train
+from edgeplan.predictors.nodes.whole import Relation, Trust, common_share, conformal, guess_bound
+from edgeplan.predictors.settings import TrainingSettings
+
+SETTINGS = TrainingSettings(trials=0, folds=4)
+
+
+@cache
+def learnt() -> Kernels:
+    rng = np.random.default_rng(1)
+    return learn(samples(drawn(rng, 300), rng=rng), CACHE, SETTINGS)
+
+
+def predictor(**trust: float) -> NodePredictor:
+    return NodePredictor(learnt(), Relation(call_us=2.0), Trust(**trust))
+
+
+def said(kernels: Kernels, *configs: NodeConfig) -> tuple[np.ndarray, np.ndarray]:
+    return time_of(kernels, samples(configs))[:2]
+
+
+def off(kernels: Kernels, configs: list[NodeConfig]) -> np.ndarray:
+    return np.abs(said(kernels, *configs)[0] / [law(config) for config in configs] - 1)
+
+
+def test_a_kind_that_is_bound_by_bandwidth_is_extrapolated_by_physics() -> None:
+    rng = np.random.default_rng(2)
+    kernels = learn(samples([relu(int(2 ** rng.uniform(8, 17))) for _ in range(60)]), CACHE, SETTINGS)
+    assert off(kernels, [relu(10 << 17)]).max() < 0.05
+
+
+def test_kinds_are_predicted_within_their_noise() -> None:
+    assert np.quantile(off(learnt(), drawn(np.random.default_rng(3), 90)), 0.9) < 0.1
+
+
+def test_products_of_one_row_are_slower_beyond_the_last_cache() -> None:
+    """A term that only large models tell of is learnt from them, and leaves small ones as they are."""
+    rng = np.random.default_rng(4)
+    configs = [product(1, int(2 ** rng.uniform(8, 11)), int(2 ** rng.uniform(8, 11))) for _ in range(80)]
+    context = np.array([1e6, 200e6] * 40)
+    us = [
+        law(config) + (6e-5 * config.weight_bytes if far > CACHE else 0) for config, far in zip(configs, context, strict=True)
+    ]
+    kernels = learn(Samples.of(configs, context, us, [f"m{i % 9}" for i in range(80)]), CACHE, SETTINGS)
+    wide = product(1, 3000, 1500)
+    near, far = (
+        NodePredictor(kernels, Relation(call_us=0), Trust()).predict(model("m", [wide], size)) for size in (10**6, 10**9)
+    )
+    assert near.latency_us == pytest.approx(law(wide), rel=0.1)
+    assert far.latency_us == pytest.approx(law(wide) + 6e-5 * wide.weight_bytes, rel=0.1)
+
+
+def test_a_sliver_of_spilled_weights_teaches_no_term() -> None:
+    """Fitted to rows of which hardly any byte is spilled, a term would be wild for a model that spills all."""
+    rng = np.random.default_rng(5)
+    configs = [product(8, int(2 ** rng.uniform(5, 9)), int(2 ** rng.uniform(5, 9))) for _ in range(40)]
+    kernels = learn(
+        Samples.of(configs, [0.376 * CACHE] * 40, [law(c) * float(np.exp(rng.normal(0, 0.1))) for c in configs], ["m"] * 40),
+        CACHE,
+        SETTINGS,
+    )
+    many = NodePredictor(kernels, Relation(call_us=0), Trust()).predict_many([model("m", configs[:5], 10**9)])
+    assert many[0] == pytest.approx(sum(law(c) for c in configs[:5]), rel=0.3)
+
+
+def test_deviation_grows_with_distance_and_for_kinds_never_measured() -> None:
+    _, deviation = said(
+        learnt(),
+        relu(1 << 12),
+        relu(1 << 21),
+        relu(1 << 26),
+        node("Erf", [(4, 4)], (4, 4)),
+        node("MaxPool", [(1, 4, 8, 8)], (1, 4, 4, 4), kernel_shape=(2, 2)),
+    )
+    assert (np.diff(deviation[:3]) > 0).all()
+    assert (deviation[3:] > 5 * deviation[0]).all()
+
+
+def test_nothing_to_learn_from_is_said() -> None:
+    for us in ([], [0.0], [np.nan]):
+        with pytest.raises(PredictionError, match="measure"):
+            Samples.of([relu(8)] * len(us), [0.0] * len(us), us, ["m"] * len(us))
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, 7.0])
+def test_a_prior_of_another_speed_is_found_by_ten_nodes(factor: float) -> None:
+    few = drawn(np.random.default_rng(6), 10)
+    kernels = learn(samples(few, lambda config: factor * law(config)), CACHE, SETTINGS, learnt())
+    tested = [*drawn(np.random.default_rng(7), 60), node("Softmax", [(64, 64)], (64, 64), axis=-1)]
+    ratio = said(kernels, *tested)[0] / said(learnt(), *tested)[0] / factor
+    assert np.abs(ratio - 1).max() < 0.1
+
+
+def test_a_prior_is_one_term_among_others_where_there_are_rows() -> None:
+    """What the other device knows is kept, what differs is learnt: here products take thrice as long, all else as long."""
+    rng = np.random.default_rng(8)
+
+    def other(config: NodeConfig) -> float:
+        return law(config) * (3.0 if config.op == "MatMul" else 1.0)
+
+    kernels = learn(samples(drawn(rng, 90), other), CACHE, SETTINGS, learnt())
+    tested = drawn(np.random.default_rng(9), 60)
+    assert np.quantile(np.abs(said(kernels, *tested)[0] / [other(c) for c in tested] - 1), 0.9) < 0.12
+
+
+def test_what_is_served_is_what_was_trained() -> None:
+    """Terms, trees and process of a node give the same one by one, in a table, natively laid out and for many models."""
+    configs = drawn(np.random.default_rng(10), 45)
+    together = said(learnt(), *configs)[0]
+    alone = np.concatenate([said(learnt(), config)[0] for config in configs])
+    np.testing.assert_allclose(alone, together, rtol=1e-9)
+    large = Table.of([relu(i) for i in range(1, 5000)])
+    many, few = learnt().estimate(large, spread=False), learnt().estimate(Table.of([relu(i) for i in range(1, 1000)]))
+    np.testing.assert_allclose(many.near[:999], few.near, rtol=1e-9)
+    models = [model(f"m{i}", configs[i : i + 9], weight_bytes=10**i, times=1 + i % 3) for i in range(9)]
+    each = [predictor().predict(one).latency_us for one in [*models, model("empty", [])]]
+    np.testing.assert_allclose(predictor().predict_many([*models, model("empty", [])]), each, rtol=1e-9)
+    assert each[-1] == 2.0
+
+
+def test_a_measured_node_is_taken_as_it_is_and_corrects_those_of_its_key() -> None:
+    """Products of a model take twice what is predicted: one that is measured tells of the others, and of nothing else."""
+    products, others = [product(256, 700 + i, 900) for i in range(5)], [relu(4096), transpose(64, 100)]
+    one = model("m", [*products, *others])
+    blind = predictor(together=0.8).predict(one)
+    known = {products[0].key: 1.3 * blind.nodes[0].us}
+    seen = predictor(together=0.8).predict(one, known)
+    assert seen.nodes[0].us == known[products[0].key]
+    assert [n.source for n in seen.nodes][:2] == ["measured", "learnt"]
+    moved = np.array([after.us / before.us for after, before in zip(seen.nodes, blind.nodes, strict=True)])
+    assert (moved[1:5] > 1.02).all()
+    assert (moved[1:5] <= 1.3).all()
+    assert moved[5:].tolist() == [1, 1]
+    assert seen.deviation < blind.deviation
+    assert (seen.nodes[1].high_us / seen.nodes[1].low_us) < (blind.nodes[1].high_us / blind.nodes[1].low_us)
+
+
+def test_deviations_of_one_key_add_up_and_those_of_several_do_not() -> None:
+    alike = predictor().predict(model("alike", [relu(40_000 + i) for i in range(16)]))
+    single = predictor().predict(model("single", [relu(40_000)] * 16))
+    assert alike.deviation == pytest.approx(single.deviation, rel=0.05)
+    mixed = predictor().predict(model("mixed", [relu(1 << 16), transpose(256, 256), product(16, 128, 200)]))
+    linear = sum((n.high_us - n.us) / n.us * n.share for n in mixed.nodes) / 1.645
+    assert mixed.deviation < 0.9 * linear
+
+
+def test_what_to_measure_is_what_is_unknown_and_weighs() -> None:
+    unknown, small = node("Erf", [(1, 1 << 20)], (1, 1 << 20)), node("Tanh", [(1, 4)], (1, 4))
+    one = model("m", [relu(1 << 14), unknown, product(16, 64, 64), small])
+    first = predictor().to_measure(one)
+    assert first[0] == unknown
+    assert small not in first  # nothing hangs on it
+    assert len(set(first)) == len(first)
+    known = {config.key: law(config) for config in first}
+    assert predictor().predict(one, known).deviation < 0.05
+    assert predictor().to_measure(one, known) == []
+    assert predictor().to_measure(one, most=0) == predictor().to_measure(one, seconds=0.01) == []
+    assert predictor().to_measure(model("empty", [])) == []
+
+
+def test_guesses_are_named_and_get_no_interval() -> None:
+    guessed = predictor().predict(model("m", [node("Erf", [(1, 1 << 20)], (1, 1 << 20)), relu(64)]))
+    assert [n.source for n in guessed.nodes] == ["guessed", "learnt"]
+    assert guessed.interval_us is None
+    assert guessed.share("guessed") + guessed.share("learnt") == pytest.approx(1)
+    learned = predictor().predict(model("m", [relu(1 << 14)]))
+    assert learned.interval_us is not None
+    assert learned.interval_us[0] < learned.latency_us < learned.interval_us[1]
+    assert all(n.low_us < n.us < n.high_us for n in guessed.nodes)
+    assert sum(n.share for n in learned.nodes) + 2.0 / learned.latency_us == pytest.approx(1)
+
+
+@cache
+def trained() -> tuple[NodePredictor, list[tuple[ExecutedModel, float]]]:
+    """A device whose models take 1.5 us more a node, and whose keys err by 15 % in each model, all of a key alike."""
+    rng = np.random.default_rng(11)
+    rows: list[tuple[NodeConfig, float, str]] = []
+    wholes, fresh = [], []
+    for number in range(120):
+        bias: dict[str, float] = {}
+        configs = drawn(rng, 12, scale=float(2 ** rng.uniform(0, 1)))
+        us = [law(c) * bias.setdefault(c.op, float(np.exp(rng.normal(0, 0.15)))) for c in configs]
+        one = model(f"m{number}", configs)
+        total = (2.0 + sum(us) + 1.5 * len(us)) * float(np.exp(rng.normal(0, 0.02)))
+        if number < 60:
+            rows += [(c, t, one.name) for c, t in zip(configs, us, strict=True)]
+            wholes.append(MeasuredModel(one, total, {c.key: t for c, t in zip(configs, us, strict=True)}))
+        else:
+            fresh.append((one, total))
+    measured = Samples.of([r[0] for r in rows], [1e6] * len(rows), [r[1] for r in rows], [r[2] for r in rows])
+    return train(measured, wholes, 2.0, CACHE, SETTINGS)[0], fresh
+
+
+def test_intervals_hold_as_often_as_they_say() -> None:
+    device, fresh = trained()
+    said_of = [(device.predict(one).interval_us, us) for one, us in fresh]
+    held = [low_high[0] <= us <= low_high[1] for low_high, us in said_of if low_high]
+    assert len(held) >= 50
+    assert 0.8 <= np.mean(held) <= 0.99
+    assert np.median([i[1] / i[0] for i, _ in said_of if i]) < 1.8
+
+
+def test_the_relation_of_whole_models_is_found() -> None:
+    device, _ = trained()
+    assert device.relation.scale == pytest.approx(1, abs=0.05)
+    extra = device.relation.node_us + device.relation.large_node_us / 3  # of models of a megabyte
+    assert extra == pytest.approx(1.5, abs=0.15)
+    assert device.trust.together > 0.3  # of what nodes of a key have in common there is plenty here
+
+
+def test_a_relation_is_fitted_in_spite_of_outliers_and_left_alone_without_models() -> None:
+    rng = np.random.default_rng(12)
+    sums, nodes, moved = 10 ** rng.uniform(0.7, 3.7, 60), rng.integers(1, 200, 60).astype(float), 10 ** rng.uniform(3, 8, 60)
+    true = Relation(call_us=2.0, scale=0.96, node_us=0.17, large_node_us=0.42)
+    us = true.total(sums, nodes, moved)
+    us[::10] *= 3
+    found = Relation.fit(2.0, us.tolist(), sums, nodes, moved)
+    assert found.scale == pytest.approx(0.96, abs=0.02)
+    assert found.node_us == pytest.approx(0.17, abs=0.05)
+    assert found.large_node_us == pytest.approx(0.42, abs=0.1)
+    assert Relation.fit(2.0, us[:3].tolist(), sums[:3], nodes[:3], moved[:3]) == Relation(call_us=2.0)
+    assert Relation.fit(1e9, us.tolist(), sums, nodes, moved).scale == 1.0  # no time is left for any node
+
+
+def test_figures_of_trust() -> None:
+    rng = np.random.default_rng(13)
+    assert conformal(np.arange(99.0), 0.9) == 89
+    assert conformal(np.arange(3.0), 0.9) == 2
+    common = np.repeat(rng.normal(size=200), 4)
+    own = rng.normal(size=800)
+    groups = np.repeat(np.arange(200), 4).tolist()
+    assert common_share(0.8 * common + 0.6 * own, groups) == pytest.approx(0.64, abs=0.1)
+    assert common_share(own, groups) < 0.1
+    assert common_share(own[:5], list(range(5))) == Trust().together
+    deviation = np.concatenate([np.full(90, 0.05), np.full(10, 0.6)])
+    bound = guess_bound(deviation, deviation * 1.5)
+    assert 0.05 < bound <= 0.6
+    assert guess_bound(deviation, np.zeros(100)) == Trust().guess
+
+
+def test_folds_leave_whole_models_out_and_use_what_was_tuned() -> None:
+    measured, tuned = samples(drawn(np.random.default_rng(14), 120), models=6), Tuned()
+    learn(measured, CACHE, SETTINGS, None, tuned)
+    numbers = dict(tuned.numbers)
+    seen: list[int] = []
+    for kernels, held in out_of_fold(measured, CACHE, SETTINGS, None, tuned):
+        seen += held.tolist()
+        kept = np.setdiff1d(np.arange(120), held)
+        assert not set(measured.group[held]) & set(measured.group[kept])
+        assert sum(int(kind.rows.sum()) for kind in kernels.kinds.values()) == len(kept)
+    assert sorted(seen) == list(range(120))
+    assert tuned.numbers == numbers
+
+
+def test_a_process_finds_the_law_and_its_noise() -> None:
+    rng = np.random.default_rng(15)
+    features = np.column_stack([rng.uniform(-2, 2, (250, 2)), np.ones(250)])
+    process = Process.standardised(features, np.sin(features[:, 0]) + rng.normal(0, 0.1, 250), 0)
+    tested = np.column_stack([rng.uniform(-1.8, 1.8, (80, 2)), np.ones(80)])
+    assert np.abs(process.expected(tested) - np.sin(tested[:, 0])).mean() < 0.08
+    assert np.sqrt(process.numbers[2]) == pytest.approx(0.1, rel=0.25)
+    assert process.columns.tolist() == [0, 1]  # what does not vary tells nothing
+    spread = process.spread(np.array([[0.0, 0.0, 1.0], [4.0, 4.0, 1.0], [20.0, 20.0, 1.0]]))
+    assert spread[0] < spread[1] < spread[2] <= np.sqrt(process.numbers[0] + process.numbers[2]) + 1e-9
+    # The posterior is that of the covariance, written out.
+    signal, length, noise = process.numbers
+    apart = np.sqrt(3) * np.linalg.norm(process.points[:, None] - process.points[None], axis=2) / length
+    covariance = signal * (1 + apart) * np.exp(-apart) + noise * np.eye(len(apart))
+    at = (tested[:, :2] - process.mean) / process.deviation
+    near = np.sqrt(3) * np.linalg.norm(at[:, None] - process.points[None], axis=2) / length
+    near = signal * (1 + near) * np.exp(-near)
+    np.testing.assert_allclose(process.expected(tested), near @ np.linalg.solve(covariance, process.ratios), atol=1e-6)
+    variance = signal + noise - np.einsum("ij,ji->i", near, np.linalg.solve(covariance, near.T))
+    np.testing.assert_allclose(process.spread(tested) ** 2, variance, atol=1e-6)
+
+
+def test_a_search_of_the_trees_is_the_same_every_time() -> None:
+    measured = samples([relu(i) for i in range(8, 1008, 4)], rng=np.random.default_rng(16))
+    first, again = (learn(measured, CACHE, replace_trials(2)) for _ in range(2))
+    tested = [relu(i) for i in range(9, 400, 7)]
+    assert said(first, *tested)[0].tolist() == said(again, *tested)[0].tolist()
+
+
+def replace_trials(trials: int) -> TrainingSettings:
+    return SETTINGS.model_copy(update={"trials": trials})
+
+
+def test_bounds_of_trust_are_kept() -> None:
+    one = replace(predictor(), trust=Trust(quantile=3.0, model_deviation=0.1)).predict(model("m", [relu(1 << 14)]))
+    assert one.interval_us is not None
+    half = np.log(one.interval_us[1] / one.latency_us)
+    assert half == pytest.approx(3.0 * np.hypot(one.deviation, 0.1))
