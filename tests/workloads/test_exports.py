@@ -20,11 +20,11 @@ _EACH = [(family, kind) for family, (_, kinds) in FAMILIES.items() for kind in d
 _FIRST = [("decoder", "float32"), ("tagger", "dynamic"), ("mobile_cnn", "qdq"), ("table", "float32"), ("recurrent", "float32")]
 #: What ONNX Runtime executes of two models a family.
 _EXECUTED = """
-Add ArgMax Cast Clip Concat Conv ConvTranspose DequantizeLinear Div DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul
-Erf Expand FastGelu Flatten FusedConv FusedGemm FusedMatMul GRU Gather Gelu Gemm HardSigmoid InstanceNormalization LSTM
-LayerNormalization LeakyRelu MatMul MatMulIntegerToFloat MaxPool Mul Neg Pad Pow QGemm QLinearAdd QLinearConcat QLinearConv
-QLinearMatMul QuantizeLinear QuickGelu ReduceMean Relu ReorderInput ReorderOutput Reshape Resize Sigmoid SimplifiedLayerNormalization
-SkipLayerNormalization Softmax Split Sqrt Sub Tanh TopK Transpose Unsqueeze Where
+Add ArgMax Cast Clip Concat Conv ConvTranspose DequantizeLinear Div DynamicQuantizeLinear DynamicQuantizeLSTM
+DynamicQuantizeMatMul Erf Expand FastGelu Flatten FusedConv FusedGemm FusedMatMul GRU Gather Gelu Gemm HardSigmoid
+InstanceNormalization LSTM LayerNormalization LeakyRelu MatMul MatMulIntegerToFloat MaxPool Mul Neg Pad Pow QGemm QLinearAdd
+QLinearConcat QLinearConv QLinearMatMul QuantizeLinear QuickGelu ReduceMean Relu ReorderInput ReorderOutput Reshape Resize
+Sigmoid SimplifiedLayerNormalization SkipLayerNormalization Softmax Split Sqrt Sub Tanh TopK Transpose Unsqueeze Where
 """
 Models = Mapping[tuple[str, str], ExportedModel]
 
