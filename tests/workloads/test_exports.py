@@ -14,18 +14,18 @@ from depth import by_day
 from edgeplan.workloads.exports import FAMILIES, ExportedModel, export_models, random_inputs
 
 LANE = "numerics"
-_SEED, _MOST_BYTES, _TURNS = 3, 125_000_000, max(len(kinds) for _, kinds in FAMILIES.values())
+_SEED, _MOST_BYTES, _TURNS = 4, 125_000_000, max(len(kinds) for _, kinds in FAMILIES.values())
 _EACH = [(family, kind) for family, (_, kinds) in FAMILIES.items() for kind in dict.fromkeys(kinds)]
 #: One of each element type, and the families whose nodes are most unlike.
 _FIRST = [("decoder", "float32"), ("tagger", "dynamic"), ("mobile_cnn", "qdq"), ("table", "float32"), ("recurrent", "float32")]
 #: What ONNX Runtime executes of two models a family.
 _EXECUTED = """
-Add ArgMax Cast Clip Concat Conv ConvTranspose CumSum DequantizeLinear Div DynamicQuantizeLinear Erf Expand Flatten GRU Gather Gemm
-GlobalAveragePool LSTM LayerNormalization LeakyRelu MatMul MaxPool Mul Neg Pad Pow QLinearMatMul QuantizeLinear ReduceMean Relu
-Reshape Resize Sigmoid Slice Softmax Split Sqrt Sub Tanh Transpose Unsqueeze Where DynamicQuantizeLSTM DynamicQuantizeMatMul FastGelu
-FusedConv FusedGemm FusedMatMul Gelu MatMulIntegerToFloat QGemm QLinearAdd QLinearConcat QLinearConv QLinearMul QuickGelu
-SimplifiedLayerNormalization SkipLayerNormalization ReorderInput ReorderOutput
-""".split()
+Add ArgMax Cast Clip Concat Conv ConvTranspose DequantizeLinear Div DynamicQuantizeLinear DynamicQuantizeLSTM
+DynamicQuantizeMatMul Erf Expand FastGelu Flatten FusedConv FusedGemm FusedMatMul GRU Gather Gelu Gemm HardSigmoid
+InstanceNormalization LSTM LayerNormalization LeakyRelu MatMul MatMulIntegerToFloat MaxPool Mul Neg Pad Pow QGemm QLinearAdd
+QLinearConcat QLinearConv QLinearMatMul QuantizeLinear QuickGelu ReduceMean Relu ReorderInput ReorderOutput Reshape Resize
+Sigmoid SimplifiedLayerNormalization SkipLayerNormalization Softmax Split Sqrt Sub Tanh TopK Transpose Unsqueeze Where
+"""
 Models = Mapping[tuple[str, str], ExportedModel]
 
 
@@ -92,5 +92,4 @@ def test_batches_are_of_one_and_of_more_and_those_of_one_are_most_frequent() -> 
 @pytest.mark.long
 def test_drawn_models_execute_the_types_that_exported_files_execute(tmp_path: Path) -> None:
     executed = {node.op_type for model in export_models(_SEED, 2) for node in _executed(model.write(tmp_path / model.name))}
-    assert len(_EXECUTED) >= 45
-    assert set(_EXECUTED) <= executed
+    assert not set(_EXECUTED.split()) - executed

@@ -20,17 +20,9 @@ _BUCKETS = 32  # of distances, of T5
 class _Blocks:
     """Blocks of a transformer share their widths and ways to write them.
 
-    Attributes:
-        net: net that they are part of.
-        heads: heads of queries.
-        each: width of a head.
-        groups: heads of keys and values.
-        norm: `layer` or `rms`.
-        act: activation between the two layers behind attention; with `rms` these are gated.
-        before: whether norms lie before layers rather than behind sums.
-        hidden: width between the two layers.
-        scale: what scales scores: `Div`, `Mul`, `both` operands before their product, or "" as of T5.
-        merged: whether queries, keys and values are one layer, which is split.
+    Keys and values have heads for groups of those of queries. Norms are `layer`, or `rms`, whose layers are
+    gated and have no bias, before layers rather than behind sums where so asked. Scores are scaled by `Div`
+    or `Mul`, or `both` operands before their product. Merged layers of queries, keys and values are split.
     """
 
     net: Net
@@ -68,15 +60,11 @@ class _Blocks:
 
     def attention(
         self, x: str, memory: str = "", mask: str = "", past: tuple[str, ...] = (), angles: tuple[str, ...] = ()
-    ) -> tuple[str, tuple[str, ...]]:
-        """Return attention of x to itself or to a memory, and keys and values to be kept.
+    ) -> tuple[str, tuple[str, str]]:
+        """Return attention of x to itself or to a memory, (batch, tokens, width), and keys and values to be kept.
 
-        Args:
-            x: (batch, tokens, width).
-            memory: (batch, other tokens, width).
-            mask: what is added to scores (batch, heads, tokens, others), or where they are kept.
-            past: keys and values (batch, groups, past tokens, each).
-            angles: cosines and sines (batch, 1, tokens, each).
+        A mask is added to scores (batch, heads, tokens, others), or says where they are kept. Keys and values of
+        the past are (batch, groups, tokens, each), cosines and sines of angles (batch, 1, tokens, each).
         """
         b, bias, few = self.net, self.norm == "layer", self.groups * self.each
         if self.merged and not memory and self.groups == self.heads:
@@ -114,21 +102,20 @@ class _Blocks:
             y = b.node("Mul", [y, b.dense(x, self.hidden, bias=False)])
         return b.dense(y, self.width, bias=bias)
 
-    def block(self, x: str, mask: str = "", memory: str = "", **more: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    def block(
+        self, x: str, mask: str = "", memory: str = "", past: tuple[str, ...] = (), angles: tuple[str, ...] = ()
+    ) -> tuple[str, tuple[str, str]]:
         """Return a block, with attention to a memory where there is one, and keys and values to be kept."""
-        b, kept = self.net, list[tuple[str, ...]]()
-
-        def attend(y: str) -> str:
-            found, kinds = self.attention(y, mask=mask, **more)
-            kept.append(kinds)
-            return found
-
-        parts = [attend, *([lambda y: self.attention(y, memory)[0]] if memory else []), self.forward]
-        for part in parts:
-            y = part(b.norm(x, self.norm) if self.before else x)
+        b, kept = self.net, ("", "")
+        for part in ("self", "memory", "forward") if memory else ("self", "forward"):
+            y = b.norm(x, self.norm) if self.before else x
+            if part == "self":
+                y, kept = self.attention(y, "", mask, past, angles)
+            else:
+                y = self.forward(y) if part == "forward" else self.attention(y, memory)[0]
             x = b.node("Add", [y, x])
             x = x if self.before else b.norm(x, self.norm)
-        return x, kept[0]
+        return x, kept
 
     def ended(self, x: str) -> str:
         """Return the norm behind the last block, where norms lie before layers."""

@@ -7,13 +7,14 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -31,6 +32,8 @@ _SHARES = {_FLOAT: 1.0, _DYNAMIC: 0.6, _QDQ: 0.3}
 #: Quantised by channel are weights of at most so many bytes: ONNX Runtime's tool takes some 0.1 ms a channel.
 _MOST_BY_CHANNEL = 20_000_000
 _WORDS, _IMAGES, _ALL = (_FLOAT, _DYNAMIC), (_FLOAT, _QDQ), (_FLOAT, _DYNAMIC, _FLOAT, _QDQ)
+_KINDS = ("plain", "plain", "residual", "split", "dense", "shuffled")
+_SMALL = ("HardSwish", "HardSwish", "Relu6", "Relu", "Silu", "PRelu")
 
 #: What draws the models of each family, and the element types that these take by turns.
 FAMILIES: Mapping[str, tuple[Draw, tuple[str, ...]]] = MappingProxyType(
@@ -38,7 +41,7 @@ FAMILIES: Mapping[str, tuple[Draw, tuple[str, ...]]] = MappingProxyType(
         "encoder": (attention.encoder, _ALL),
         "decoder": (attention.decoder, _WORDS),
         "encoder_decoder": (attention.encoder_decoder, _WORDS),
-        "vision_transformer": (attention.vision_transformer, _ALL),
+        "vision_transformer": (attention.vision_transformer, (_FLOAT, _QDQ, _FLOAT, _DYNAMIC)),
         "tagger": (rows.tagger, _WORDS),
         "recurrent": (rows.recurrent, _WORDS),
         "text_cnn": (rows.text_cnn, _WORDS),
@@ -46,10 +49,11 @@ FAMILIES: Mapping[str, tuple[Draw, tuple[str, ...]]] = MappingProxyType(
         "wide_product": (rows.wide_product, _WORDS),
         "audio": (convolutions.audio, _IMAGES),
         "vocoder": (convolutions.vocoder, (_FLOAT,)),
+        "enhancer": (convolutions.enhancer, _IMAGES),
         "detector": (convolutions.detector, _IMAGES),
         "segmentation": (convolutions.segmentation, _IMAGES),
-        "mobile_cnn": (convolutions.mobile_cnn, _IMAGES),
-        "cnn": (convolutions.cnn, _IMAGES),
+        "mobile_cnn": (partial(convolutions.classifier, kinds=("inverted", "inverted", "apart"), acts=_SMALL), _IMAGES),
+        "cnn": (partial(convolutions.classifier, kinds=_KINDS, acts=("Relu", "Relu", "LeakyRelu", "Elu")), _IMAGES),
         "autoencoder": (convolutions.autoencoder, _IMAGES),
     }
 )
@@ -104,13 +108,13 @@ class ExportedModel:
         return path
 
 
-class _Once(CalibrationDataReader):
+class _Once(CalibrationDataReader):  # type: ignore[misc]
     """Calibrates by one set of random inputs."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._left = [random_inputs(model)]
 
-    def get_next(self) -> dict[str, npt.NDArray[np.generic]] | None:  # type: ignore[override]
+    def get_next(self) -> dict[str, npt.NDArray[np.generic]] | None:
         return self._left.pop() if self._left else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Net(ExportBuilder):
         super().__init__(name, opset)
         self.rng, self.batch, self.share, self._counted = rng, batch, share, [0, 0, 0]
         self.exporter = self.choose("torch", "torch", "tensorflow", "paddle")
-        self._same = self.choose("pads", "Pad", "SAME_UPPER") if self.exporter == "tensorflow" else "pads"
+        self._same = self.choose("Pad", "SAME_UPPER") if self.exporter == "tensorflow" else "pads"
         self._types: dict[str, onnx.TypeProto] = {}
 
     def choose(self, *values: Any) -> Any:
@@ -50,7 +50,8 @@ class Net(ExportBuilder):
 
     def size(self, least: int, most: int, step: int = 1) -> int:
         """Draw a multiple of a step, uniform by its logarithm."""
-        return max(step, round(least * (most / least) ** float(self.rng.random()) / step) * step)
+        drawn = least * math.exp(math.log(most / least) * float(self.rng.random()))
+        return max(step, round(drawn / step) * step)
 
     def shape(self, x: str) -> tuple[int, ...]:
         """Return the shape of a tensor."""
@@ -139,29 +140,20 @@ class Net(ExportBuilder):
 
     def act(self, x: str, kind: str) -> str:
         """Return an activation; of several nodes where the opset or the exporter knows no operator of it."""
-        match kind:
-            case "":
-                return x
-            case "Relu6":
-                return self.clip(x, 0.0, 6.0)
-            case "Silu":
-                return self.node("Mul", [x, self.node("Sigmoid", [x])])
-            case "Gelu":
-                return gelu(self, x)
-            case "Mish":
-                return self.node("Mul", [x, self.node("Tanh", [self.node("Softplus", [x])])])
-            case "GeluTanh":
-                return gelu_by_tanh(self, x)
-            case "HardSwish" if self.opset < 14 or self.exporter == "paddle":
-                return self.scalar("Div", self.node("Mul", [x, self.clip(self.scalar("Add", x, 3.0), 0.0, 6.0)]), 6.0)
-            case "HardSigmoid":
-                return self.node("HardSigmoid", [x], alpha=1 / 6)
-            case "LeakyRelu":
-                return self.node("LeakyRelu", [x], alpha=0.1)
-            case "PRelu":
-                channels = self.shape(x)[1]
-                return self.node("PRelu", [x, self.drawn(channels, *(1,) * (len(self.shape(x)) - 2), centre=0.25)])
-        return self.node(kind, [x])
+        written: dict[str, Callable[[], str]] = {
+            "": lambda: x,
+            "Relu6": lambda: self.clip(x, 0.0, 6.0),
+            "Silu": lambda: self.node("Mul", [x, self.node("Sigmoid", [x])]),
+            "Mish": lambda: self.node("Mul", [x, self.node("Tanh", [self.node("Softplus", [x])])]),
+            "Gelu": lambda: gelu(self, x),
+            "GeluTanh": lambda: gelu_by_tanh(self, x),
+            "HardSigmoid": lambda: self.node("HardSigmoid", [x], alpha=1 / 6),
+            "LeakyRelu": lambda: self.node("LeakyRelu", [x], alpha=0.1),
+            "PRelu": lambda: self.node("PRelu", [x, self.drawn(self.shape(x)[1], 1, 1, centre=0.25)]),
+        }
+        if kind == "HardSwish" and (self.opset < 14 or self.exporter == "paddle"):
+            return self.scalar("Div", self.node("Mul", [x, self.clip(self.scalar("Add", x, 3.0), 0.0, 6.0)]), 6.0)
+        return written.get(kind, lambda: self.node(kind, [x]))()
 
     def dense(self, x: str, outputs: int, act: str = "", *, bias: bool = True) -> str:
         """Return a fully connected layer: Gemm of rows as torch writes it, else MatMul and Add."""
@@ -176,7 +168,7 @@ class Net(ExportBuilder):
         return self.act(y, act)
 
     def norm(self, x: str, kind: str = "layer") -> str:
-        """Return a normalisation of the last axis: `layer`, by its operator where the opset has it and torch writes, or `rms`."""
+        """Return a normalisation of the last axis: `layer`, by its operator where torch has it, or `rms`."""
         width = self.shape(x)[-1]
         scale = self.drawn(width, spread=0.25, centre=1.0)
         if kind == "layer" and self.opset >= 17 and self.exporter == "torch":
@@ -193,18 +185,10 @@ class Net(ExportBuilder):
         self, x: str, outputs: int, kernel: int, stride: int = 1, act: str = "", *, groups: int = 1, dilation: int = 1,
         normed: bool = False, pads: tuple[int, int] | None = None,
     ) -> str:  # fmt: skip
-        """Return a convolution of one or two axes that keeps extents over strides, with what its framework leaves behind it.
+        """Return a convolution of (batch, channels, extents ...) with what its framework leaves behind it.
 
-        Args:
-            x: (batch, channels, extents ...).
-            outputs: channels handed out.
-            kernel: extent of the kernel on each axis.
-            stride: of each axis.
-            act: activation behind it.
-            groups: of channels.
-            dilation: of each axis.
-            normed: whether training normalised batches behind it; torch folds this, TensorFlow and Paddle leave the operator.
-            pads: before and after each axis; by default half the kernel, or as SAME in TensorFlow.
+        Batches are normed in training, which torch folds and others leave as an operator; pads, before and
+        after each axis, are by default half the kernel, or as SAME in TensorFlow.
         """
         extents, inputs, span = self.shape(x)[2:], self.shape(x)[1], dilation * (kernel - 1)
         axes, ends = len(extents), [pads or (span // 2, span // 2)] * (len(self.shape(x)) - 2)
@@ -219,7 +203,7 @@ class Net(ExportBuilder):
             padding = {"auto_pad": self._same}
         elif self._same == "Pad" and stride > 1 and any(map(any, ends)):
             x, padding = self.pad(x, ends), {}
-        sizes = {"kernel_shape": [kernel] * axes, "strides": [stride] * axes, "dilations": [dilation] * axes}
+        sizes: dict[str, Any] = {"kernel_shape": [kernel] * axes, "strides": [stride] * axes, "dilations": [dilation] * axes}
         y = self.node("Conv", [x, *given], group=groups, **sizes, **padding)
         if len(given) == 1:
             scales = [self.drawn(outputs, spread=0.25, centre=centre) for centre in (1.0, 0.0, 0.0, 1.0)]
@@ -236,14 +220,21 @@ class Net(ExportBuilder):
         axes, inputs = len(self.shape(x)) - 2, self.shape(x)[1]
         weights = self.drawn(inputs, outputs, *(kernel,) * axes, spread=math.sqrt(3 * stride**axes / inputs / kernel**axes))
         over = kernel - stride
-        sizes = {"kernel_shape": [kernel] * axes, "strides": [stride] * axes, "dilations": [1] * axes, "group": 1}
+        sizes: dict[str, Any] = {
+            "kernel_shape": [kernel] * axes,
+            "strides": [stride] * axes,
+            "dilations": [1] * axes,
+            "group": 1,
+        }
         pads = [over // 2] * axes + [over - over // 2] * axes
         return self.act(self.node("ConvTranspose", [x, weights, self.drawn(outputs)], pads=pads, **sizes), act)
 
     def resized(self, x: str, factor: int, mode: str = "nearest") -> str:
         """Return what is resized by a factor on all axes behind the channels."""
         scales = self.constant(f"scales_{factor}_{len(self.shape(x))}", [1.0, 1.0, *[float(factor)] * (len(self.shape(x)) - 2)])
-        how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"} if mode == "nearest" else {}
+        how: dict[str, Any] = (
+            {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"} if mode == "nearest" else {}
+        )
         return self.node("Resize", [x, "", scales], mode=mode, **how)
 
     def image(self, name: str, batch: int, channels: int, height: int, width: int) -> str:

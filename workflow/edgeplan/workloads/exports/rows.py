@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -21,7 +22,9 @@ def _recurrent(
     gates, spread = _GATES[cell] * hidden, 1 / math.sqrt(hidden)
     shapes = ((directions, gates, inputs), (directions, gates, hidden), (directions, 2 * gates))
     weights = [b.drawn(*shape, spread=spread) for shape in shapes]
-    how = {"linear_before_reset": 0 if b.exporter == "tensorflow" and b.chance(0.3) else 1} if cell == "GRU" else {}
+    how: dict[str, Any] = (
+        {"linear_before_reset": 0 if b.exporter == "tensorflow" and b.chance(0.3) else 1} if cell == "GRU" else {}
+    )
     direction = "bidirectional" if both else "forward"
     states = ["", *given] if given else []
     y, *last = b.nodes(cell, [x, *weights, *states], 3 if cell == "LSTM" else 2, hidden_size=hidden, direction=direction, **how)
@@ -88,13 +91,10 @@ def text_cnn(b: Net) -> dict[str, str]:
     x = b.transpose(x, 0, 2, 1)
     if b.chance(0.6):
         found = [b.conv(x, outputs, kernel, act=act, pads=(0, 0)) for kernel in b.choose((3, 4, 5), (2, 3, 4, 5), (3, 5, 7))]
-        most = b.choose("MaxPool", "ReduceMax", "GlobalMaxPool")
-        rows = [
-            b.reduce(most, one, 2, keep=0)
-            if most == "ReduceMax"
-            else b.node("Squeeze", [_all_of(b, most, one), b.integers((2,))])
-            for one in found
-        ]
+        most = b.choose("MaxPool", "GlobalMaxPool")
+        last = b.integers((2,))
+        whole: list[dict[str, Any]] = [{"kernel_shape": [b.shape(one)[2]]} if most == "MaxPool" else {} for one in found]
+        rows = [b.node("Squeeze", [b.node(most, [one], **how), last]) for one, how in zip(found, whole, strict=True)]
         x = b.joined(rows, 1)
     else:
         for _ in range(b.choose(2, 3, 4)):
@@ -105,12 +105,8 @@ def text_cnn(b: Net) -> dict[str, str]:
     return {"scores": b.dense(x, b.size(2, 100), b.choose("", "Softmax", "Sigmoid"))}
 
 
-def _all_of(b: Net, op_type: str, x: str) -> str:
-    return b.node(op_type, [x], **({"kernel_shape": [b.shape(x)[2]]} if op_type == "MaxPool" else {}))
-
-
 def table(b: Net) -> dict[str, str]:
-    """Draw a net of tables: numbers that are scaled, kinds that are embedded, layers, and labels as sklearn-onnx writes them."""
+    """Draw a net of tables: numbers that are scaled, kinds that are embedded, and labels as sklearn-onnx writes them."""
     batch, width = b.batch, b.choose(b.size(2, 100), b.size(16, 2048))
     x = b.input("X", (batch, width))
     if b.chance(0.5):
@@ -121,7 +117,7 @@ def table(b: Net) -> dict[str, str]:
         x = b.joined([x, *(b.node("Gather", [one, b.take(kinds, 1, i)], axis=0) for i, one in enumerate(words))], 1)
     act, hidden, shape = (
         b.choose("Relu", "Relu", "Tanh", "Sigmoid", "Gelu", "Elu", "Selu"),
-        b.size(8, 1024),
+        b.size(16, 2048),
         b.choose("cone", "even", "summed"),
     )
     for layer in range(b.choose(1, 2, 2, 3, 4, 6)):
@@ -140,7 +136,7 @@ def table(b: Net) -> dict[str, str]:
 
 
 def wide_product(b: Net) -> dict[str, str]:
-    """Draw a net whose time is that of products of one row, or a few, with 30 to 100 MB of weights: heads, projections, coders."""
+    """Draw a net whose time is that of products of one row, or a few, with 30 to 100 MB of weights."""
     rows, megabytes = b.choose(1, 1, 1, 1, 2, 4), b.size(30, 100)
     inputs = b.choose(b.size(256, 4096, 32), 512, 768, 1024, 2048, 4096)
     hidden = round(megabytes * 1e6 / 4 / inputs)
