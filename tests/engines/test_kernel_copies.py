@@ -1,0 +1,126 @@
+"""Engines that run graphs of ours tell their nodes, and run copies of each as they run it in its model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from depth import MANY
+from edgeplan.engines.base import Engine, ProfiledSession
+from edgeplan.errors import FormatError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernel_nodes import REORDER, described, executed_graph, node_config
+from edgeplan.graph.nodes import NodeConfig
+from edgeplan.measurement.kernel_labels import label_us, labels_us
+from edgeplan.measurement.records import Measurement
+from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.measurement.settings import ReferenceExponents
+from edgeplan.testing.engines import everything, outputs_of, reference_outputs, require_close
+from edgeplan.zoo import prior_models
+from edgeplan.zoo.crnn import crnn_lite
+
+_RULES = FusionRules(pairs={"conv_bn": True, "bn_relu": True})
+_MOST_UNLIKE = 0.1
+
+
+@pytest.fixture
+def engine(each_engine: Engine) -> Engine:
+    """One whose nodes are kernels of graphs."""
+    if not each_engine.counts_copies:
+        pytest.skip("its nodes are described otherwise")
+    return each_engine
+
+
+def _blocks() -> Graph:
+    """Return layers as networks have them: fused sums, windows, gates, a product, layouts between them."""
+    b = GraphBuilder("blocks", (1, 3, 24, 24))
+    x = b.maxpool(b.conv_bn(b.input, 32, 3, 2), 3, 2, 1)
+    y = b.bn(b.conv(b.conv_bn(x, 32, 3), 32, 3))
+    x = b.relu(b.add(y, x))
+    x = b.mul(x, b.activation(b.conv(b.gap(x), 32, 1, bias=True), "sigmoid"))
+    x = b.concat([b.dwconv(x, 3), b.avgpool(x, 3, 1, 1)])
+    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
+
+
+@pytest.mark.parametrize("name", ["blocks", "everything", "mobilenetv2_1.0", "crnn"][: 4 if MANY else 2])
+def test_every_operator_lies_in_one_executed_node(engine: Engine, name: str) -> None:
+    made = {"blocks": _blocks, "everything": everything, "crnn": crnn_lite}
+    graph = made[name]() if name in made else prior_models()[name]()
+    model = executed_graph(engine, graph, _RULES)
+    assert Counter(op for node in model.nodes for op in node.operators) == Counter(op.name for op in graph.operators)
+    assert model.told_by.startswith(engine.name)
+    for node in model.nodes:
+        assert NodeConfig.from_json(node.config.to_json()) == node.config
+        assert bool(node.operators) or node.config.op == REORDER
+
+
+def _counted(session: ProfiledSession, runs: int = 3) -> Measurement:
+    for _ in range(runs):
+        session.run()
+    nodes, times = session.profile([(0, runs)])
+    ones = np.ones(1)
+    nominal, exponents = ReferenceTimes(1, 1), ReferenceExponents(compute=1, bandwidth=1)
+    return Measurement("copies", 0, 1000 * ones, 1000 * ones, ones, ones, ones, nodes, times, nominal, exponents)
+
+
+def test_copies_are_executed_as_the_kernel_is_in_its_model(engine: Engine) -> None:
+    """With the layouts of the model, fused alike, and each by itself."""
+    kernels = [node.config for node in executed_graph(engine, _blocks(), _RULES).nodes if node.config.op != REORDER]
+    unlike = []
+    for config in dict.fromkeys(kernels):
+        with engine.load_copies_profiled(config, 3) as session:
+            measured = _counted(session)
+        graph = engine.copies_graph(config, 3)
+        ran = Counter(found for _, found, members, _ in described(graph, measured.nodes) if members)
+        if ran[config] != 3:
+            unlike.append((config.op, config.attributes, ran))
+        elif (labelled := label_us(config, measured, 100, 3)) is not None:
+            assert labelled[0] == config
+            assert 0 < labelled[1] <= 300
+    assert len(unlike) <= _MOST_UNLIKE * len(kernels), unlike
+
+
+def test_copies_compute_what_the_reference_does(engine: Engine, tmp_path: Path) -> None:
+    for config in {node.config for node in executed_graph(engine, _blocks(), _RULES).nodes}:
+        graph = engine.copies_graph(config, 2)
+        require_close(outputs_of(engine, graph, tmp_path), reference_outputs(graph), 1e-4)
+
+
+def test_conversions_are_labelled_beside_the_kernel(engine: Engine) -> None:
+    config = next(n.config for n in executed_graph(engine, _blocks(), _RULES).nodes if n.config.op == "Conv")
+    with engine.load_copies_profiled(config, 4) as session:
+        measured = _counted(session)
+    labels = labels_us(config, measured, 100, 4)
+    assert all(label > 0 for label in labels.values())
+    graph = engine.copies_graph(config, 4)
+    held = sum(labels[found] for _, found, *_ in described(graph, measured.nodes) if found in labels)
+    assert held <= 900 * (1 + 1e-9)
+
+
+def test_a_black_box_gives_its_kernel_all_the_time(engine: Engine) -> None:
+    config = node_config(_blocks(), ["conv_0"])
+    with engine.load_copies(config, 4) as session:
+        session.run()
+    ones = np.ones(1)
+    nominal, exponents = ReferenceTimes(1, 1), ReferenceExponents(compute=1, bandwidth=1)
+    nothing = Measurement("c", 0, 900 * ones, 900 * ones, ones, ones, ones, (), np.zeros((1, 0)), nominal, exponents)
+    assert labels_us(config, nothing, 100, 4) == {config: 200}
+    assert label_us(config, replace(nothing, least_us=0 * ones), 100, 4) == (config, 0)
+
+
+def test_without_its_device_the_rules_tell_what_an_engine_runs() -> None:
+    """As of a GPU that is not here: nothing of its engine is loaded."""
+    graph = _blocks()
+    model = executed_graph(None, graph, _RULES)
+    assert Counter(op for node in model.nodes for op in node.operators) == Counter(op.name for op in graph.operators)
+
+
+def test_a_node_of_another_engine_is_refused(engine: Engine) -> None:
+    with pytest.raises(FormatError, match="no kernel of a graph"):
+        engine.load_copies(NodeConfig("Conv", "com.microsoft.nchwc"), 2)
