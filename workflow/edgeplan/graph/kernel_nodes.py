@@ -46,7 +46,9 @@ _ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def node_config(graph: Graph, members: Sequence[str], input_layout: str = "", output_layout: str = "") -> NodeConfig:
+def node_config(
+    graph: Graph, members: Sequence[str], input_layout: str = "", output_layout: str = "", implementation: str = ""
+) -> NodeConfig:
     """Describe operators that run as one.
 
     Inputs are the operands of the anchor in ONNX's order, then what other members read beside. Attributes are the anchor's,
@@ -56,13 +58,14 @@ def node_config(graph: Graph, members: Sequence[str], input_layout: str = "", ou
         graph: that they lie in.
         members: their names, in topological order.
         input_layout, output_layout: memory layouts, "" where they are not told.
+        implementation: the engine's kernel, likewise.
     """
     kernel = make_kernel(graph, members)
     anchor = graph.by_name[kernel.name]
     fused = tuple(graph.by_name[name].op_type for name in members if name != kernel.name)
     attributes: dict[str, AttributeValue] = {**dict(_plain(plain_attributes(anchor))), **({"fused": fused} if fused else {})}
-    layouts = {"input_layout": input_layout, "output_layout": output_layout}
-    attributes |= {key: layout for key, layout in layouts.items() if layout}
+    told = {"implementation": implementation, "input_layout": input_layout, "output_layout": output_layout}
+    attributes |= {key: value for key, value in told.items() if value}
     known = _before(graph, anchor, members)
     beside = [Operand(graph.tensors[name].dtype, graph.shape(name)) for name in kernel.inputs if name not in known]
     return NodeConfig(
@@ -170,7 +173,7 @@ def described(graph: Graph, nodes: Sequence[EngineNode]) -> Iterator[tuple[str, 
         first, last = nodes[group[0]], nodes[group[-1]]
         members = sorted({name for index in group for name in nodes[index].members}, key=order.__getitem__)
         if members:
-            config = node_config(graph, members, first.input_layout, last.output_layout)
+            config = node_config(graph, members, first.input_layout, last.output_layout, first.implementation)
         elif first.tensor in graph.tensors and first.input_layout != first.output_layout:
             config = reorder_config(graph.tensors[first.tensor], first.input_layout, first.output_layout)
         else:

@@ -9,22 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 
-import numpy as np
-
-from edgeplan.errors import PredictionError, StoreError
-from edgeplan.graph.cost import footprint_bytes
+from edgeplan.errors import StoreError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.graph.kernel_nodes import node_config, reorder_config
+from edgeplan.graph.nodes import NodeConfig
+from edgeplan.graph.onnx.write import weight_bytes
 from edgeplan.graph.steps import Step
 from edgeplan.planning.profile import Profile
-from edgeplan.predictors.configs import ConfigTable
-from edgeplan.predictors.kernel_tables import reorder_config
-from edgeplan.predictors.latency import Evaluator
-from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.stand_ins import stand_ins
+from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.profiling.fresh_process_factors import start_signature
 from edgeplan.profiling.preparation_costs import STAGES, PreparationCosts
 from edgeplan.profiling.profiles import profile_of
@@ -46,7 +40,7 @@ def predicted_profiles(
     cores: Cores,
     name: str,
     store: ProfileStore,
-    predictor: DevicePredictor,
+    predictor: NodePredictor,
     shipped: PreparationCosts | None = None,
     layouts: Sequence[str] = HOMES,
 ) -> tuple[tuple[Profile, ...], PreparationCosts]:
@@ -104,15 +98,7 @@ def _profile(
     for group in found.groups:
         step = steps[group.steps[0]]
         times_ms = execution.times_ms(found, step, group.implementations)
-        rows[group.digest] = [
-            _row(costs, cores, group, position, time) for position, time in enumerate(times_ms) if np.isfinite(time)
-        ]
-        if not rows[group.digest]:
-            raise PredictionError(
-                f"no implementation of {step.kind} {step.name!r} has a predictor",
-                where=f"model {name}, home layout {found.program.home}",
-                next_step="train the predictors on kernels of this kind, or plan with --costs profiled",
-            )
+        rows[group.digest] = [_row(costs, cores, group, position, time) for position, time in enumerate(times_ms)]
     digest = {index: group.digest for group in found.groups for index in group.steps}
     named = [(step, digest[i], pages[i] * constants.touch_ms_per_page) for i, step in enumerate(steps)]
     return profile_of(
@@ -123,74 +109,38 @@ def _profile(
 
 
 class _Execution:
-    """An execution asks the predictors for one implementation, not the one that an engine would dispatch."""
+    """An execution asks the predictor for one implementation, not the one that an engine would dispatch."""
 
-    def __init__(self, dnnl: Dnnl, graph: Graph, predictor: DevicePredictor) -> None:
-        card, forest = predictor.card, predictor.packed
-        assert forest is not None  # noqa: S101  loaded from a folder
-        self._dnnl, self._graph = dnnl, graph
-        self._evaluator = Evaluator(card, forest)
-        self._code = {name: code for code, name in enumerate(card.implementations)}
-        self._states = self._evaluator.states
-        self._known: dict[str, list[str]] = {}
-        for regressor in card.regressors:
-            self._known.setdefault(regressor.kind, []).append(regressor.implementation)
-
-    def _code_of(self, kind: str, name: str) -> int:
-        """Return the code of an implementation, or of the one most like it that the kind has a predictor for.
-
-        An implementation is named after the instructions that it uses, which another processor of the same kind may lack, and a
-        kind that one implementation alone was seen of has no predictor of the whole kind.
-        """
-        known = self._known.get(kind, [])
-        if not known or "" in known or name in known:
-            return self._code.get(name, -1)
-        return self._code[max(known, key=lambda other: _alike(name, other))]
+    def __init__(self, dnnl: Dnnl, graph: Graph, predictor: NodePredictor) -> None:
+        self._dnnl, self._graph, self._predictor = dnnl, graph, predictor
 
     def times_ms(self, found: ProfilingSubject, step: Step, implementations: Sequence[Implementation]) -> list[float]:
-        """Predict each implementation's execution on one core, ms, conversions included; NaN without a predictor."""
+        """Predict each implementation's execution on one core, ms, conversions included."""
         if step.kind == "reshape" or not step.members:
             return [0.0] * len(implementations)
-        kernel = make_kernel(self._graph, step.members).config
-        config = replace(kernel, model_bytes=footprint_bytes(self._graph))
         home = found.program.home
-        asked: list[tuple[int, KernelConfig, str, str]] = []
+        asked: list[tuple[int, NodeConfig]] = []
         for position, choice in enumerate(implementations):
             moving = step.kind in MOVING_KINDS
-            reads = home if moving else choice.variant.source
-            asked.append((position, config, f"{step.kind}.{choice.kernel}", reads))
+            reads, writes = (home, home) if moving else (choice.variant.source, choice.variant.output)
+            name = f"{step.kind}.{choice.kernel}"
+            asked.append((position, node_config(self._graph, step.members, reads, writes, name)))
             if not moving:
-                asked += [(position, *c) for c in self._conversions(found, step, choice)]
-        table = stand_ins(ConfigTable.of(c for _, c, _, _ in asked), self._evaluator.kinds).table
-        kinds = (table.word("kind", row) for row in range(len(asked)))
-        named = zip(kinds, (name for _, _, name, _ in asked), strict=True)
-        codes = np.array([self._code_of(kind, name) for kind, name in named], dtype=np.int64)
-        states = np.array([self._states.get(state, 0) for _, _, _, state in asked], dtype=np.int64)
-        latency_us, _ = self._evaluator.latency(table, codes, states)
-        if (fit := self._evaluator.card.bandwidth) is not None:
-            for integers in (False, True):
-                moved_us = fit.latency_us(table, integers=integers)
-                latency_us = np.where(np.isnan(latency_us), moved_us, latency_us)
+                asked += [(position, config) for config in self._conversions(found, step, choice)]
+        us = self._predictor.nodes_us([config for _, config in asked], weight_bytes(self._graph))
         total = [0.0] * len(implementations)
-        for (position, _, _, _), time_us in zip(asked, latency_us.tolist(), strict=True):
+        for (position, _), time_us in zip(asked, us.tolist(), strict=True):
             total[position] += time_us / 1e3
         return total
 
-    def _conversions(
-        self, found: ProfilingSubject, step: Step, choice: Implementation
-    ) -> Iterable[tuple[KernelConfig, str, str]]:
+    def _conversions(self, found: ProfilingSubject, step: Step, choice: Implementation) -> Iterable[NodeConfig]:
         program, block = found.program, self._dnnl.info.block
         sides = [(t, program.layouts[t], choice.variant.source) for t in step.reads]
         sides += [(t, choice.variant.output, program.layouts[t]) for t in step.outputs]
         for tensor, before, after in sides:
             shape = program.shapes[tensor]
             if tensor in self._graph.tensors and not same_bytes(shape, before, after, block):
-                yield reorder_config(self._graph.tensors[tensor]), f"{before}>{after}", before
-
-
-def _alike(one: str, other: str) -> int:
-    """Count the characters that two names begin with alike."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+                yield reorder_config(self._graph.tensors[tensor], before, after)
 
 
 def _row(costs: PreparationCosts, cores: Cores, group: Group, position: int, execute_ms: float) -> Row:

@@ -138,7 +138,7 @@ def describe(config: NodeConfig) -> Description:
         "constant": 1.0,
         "read": read,
         "written": written,
-        "weights": weights + _ATTRIBUTE_BYTES * listed + _BODY_BYTES * len(config.body),
+        "weights": weights + _ATTRIBUTE_BYTES * listed + (0.0 if config.body.startswith("{") else _BODY_BYTES * len(config.body)),  # a graph's kernel holds no weights there
         "operands": len(inputs) + len(outputs),
         "element": _item_bytes(dtype),
         "rank": len(shape),
@@ -156,7 +156,8 @@ def describe(config: NodeConfig) -> Description:
     elif dtype != "float32" and kind in _TYPED:
         way += f"-{dtype}"
     of = f"{config.domain.rsplit('.', 1)[-1]}:" if config.domain not in _COMMON else ""
-    key = f"{kind}/{of}{_ALIKE.get(config.op, config.op)}{way}"
+    by = f"@{by}" if (by := attributes.get("implementation", "")) else ""
+    key = f"{kind}/{of}{_ALIKE.get(config.op, config.op)}{way}{by}"
     return Description(kind, key, [sizes[name] for name in SIZES], read + written)
 
 

@@ -150,6 +150,13 @@ class NodePredictor:
         interval = None if guessed > MOST_GUESSED else (total * math.exp(-half), total * math.exp(half))
         return NodePrediction(total, interval, deviation, tuple(nodes))
 
+    def nodes_us(self, configs: Sequence[NodeConfig], context_bytes: float) -> Floats:
+        """Return us of nodes by themselves, in a model of so many bytes of weights (n,)."""
+        table = Table.of(configs)
+        said = self.kernels.estimate(table, spread=False)
+        us = said.near + said.far * spill(np.array([float(context_bytes)]), self.kernels.cache_bytes)
+        return np.asarray(us[table.place])
+
     def predict_many(self, models: Sequence[ExecutedModel]) -> Floats:
         """Return us of each model, without intervals (models,); equal nodes that are one object take the least time."""
         counts = np.array([len(model.nodes) for model in models], np.int64)

@@ -19,7 +19,7 @@ from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Profile
-from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.nodes.storing import load
 from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.profiler import is_known, profile_model
 from edgeplan.profiling.settings import Cores, ProfileSettings, cores_of
@@ -98,7 +98,7 @@ class Tools:
         """Predict profiles from the device's predictors and from profiled steps of other models."""
         profiles, _ = predicted_profiles(
             self.dnnl, model, graph,
-            cores=self.cores, name=name, store=self._store, predictor=DevicePredictor.load(predictors),
+            cores=self.cores, name=name, store=self._store, predictor=load(predictors),
         )  # fmt: skip
         return profiles
 
