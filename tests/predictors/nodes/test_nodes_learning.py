@@ -218,6 +218,19 @@ def test_intervals_hold_as_often_as_they_say() -> None:
     assert np.median([i[1] / i[0] for i, _ in said_of if i]) < 1.8
 
 
+def test_a_device_is_trained_on_a_prior_by_few_nodes_and_no_whole_model() -> None:
+    few = samples(drawn(np.random.default_rng(17), 24), lambda config: 2 * law(config), models=4)
+    adapted, checked = train(few, [], 3.0, CACHE, SETTINGS, predictor())
+    assert adapted.relation == Relation(call_us=3.0)
+    assert np.isfinite(checked.us).all()
+    assert np.abs(checked.us / few.us - 1).max() < 0.2
+    said_of = adapted.predict(model("m", drawn(np.random.default_rng(18), 9)))
+    assert said_of.interval_us is not None
+    truth = 3.0 + sum(2 * law(one.config) for one in said_of.nodes)
+    assert said_of.interval_us[0] < truth < said_of.interval_us[1]
+    assert truth == pytest.approx(said_of.latency_us, rel=0.1)
+
+
 def test_the_relation_of_whole_models_is_found() -> None:
     device, _ = trained()
     assert device.relation.scale == pytest.approx(1, abs=0.05)

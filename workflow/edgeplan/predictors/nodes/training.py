@@ -84,13 +84,8 @@ def train(
     stretch = _stretches(samples, checked) if seen.any() else {}
     relation = _relation(kernels, models, call_us) if models else Relation(call_us=call_us)
     trust = _trust(samples, checked, stretch) if seen.any() else _USUAL
-    whole = NodePredictor(with_stretch(kernels, stretch), relation, replace_trust(trust, nominal=settings.interval))
+    whole = NodePredictor(with_stretch(kernels, stretch), relation, trust.model_copy(update={"nominal": settings.interval}))
     return _calibrated(whole, samples, models, checked, stretch), checked
-
-
-def replace_trust(trust: Trust, **changes: float) -> Trust:
-    """Return the same with other figures, which are checked."""
-    return Trust(**{**trust.model_dump(), **changes})
 
 
 def _stretches(samples: Samples, checked: CrossValidated) -> dict[str, float]:
@@ -132,7 +127,7 @@ def _calibrated(
         return whole
     off = np.array([np.log(whole.predict(one.model, one.known).latency_us / one.us) for one in models])
     own = nine_digits(max(0.01, float(np.median(np.abs(off))) / _NORMAL_50))
-    trust = replace_trust(whole.trust, model_deviation=own)
+    trust = whole.trust.model_copy(update={"model_deviation": own})
     names = {name: number for number, name in enumerate(samples.names)}
     blind = [replace(whole, kernels=with_stretch(kernels, stretch)) for kernels, _ in checked.folds]
     scores = []
@@ -142,4 +137,4 @@ def _calibrated(
         said = by.predict(one.model)
         scores.append(abs(np.log(said.latency_us / one.us)) / np.hypot(said.deviation, own))
     quantile = max(0.1, conformal(np.array(scores), trust.nominal))
-    return replace(whole, trust=replace_trust(trust, quantile=quantile, models=len(models)))
+    return replace(whole, trust=trust.model_copy(update={"quantile": quantile, "models": len(models)}))
