@@ -77,7 +77,7 @@ def train(
     us, deviation = np.full(len(samples), np.nan), np.full(len(samples), np.nan)
     folds = []
     for learnt, held in out_of_fold(samples, cache_bytes, settings, of_prior, tuned):
-        us[held], deviation[held], _ = time_of(learnt, samples.take(held))
+        us[held], deviation[held] = time_of(learnt, samples.take(held))
         folds.append((learnt, frozenset(samples.group[held].tolist())))
     checked = CrossValidated(us, deviation, tuple(folds))
     seen = np.isfinite(us)
