@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -34,7 +33,7 @@ def predictor(**trust: float) -> NodePredictor:
 
 
 def said(kernels: Kernels, *configs: NodeConfig) -> tuple[np.ndarray, np.ndarray]:
-    return time_of(kernels, samples(configs))[:2]
+    return time_of(kernels, samples(configs))
 
 
 def off(kernels: Kernels, configs: list[NodeConfig]) -> np.ndarray:
@@ -218,6 +217,19 @@ def test_intervals_hold_as_often_as_they_say() -> None:
     assert np.median([i[1] / i[0] for i, _ in said_of if i]) < 1.8
 
 
+def test_a_device_is_trained_on_a_prior_by_few_nodes_and_no_whole_model() -> None:
+    few = samples(drawn(np.random.default_rng(17), 24), lambda config: 2 * law(config), models=4)
+    adapted, checked = train(few, [], 3.0, CACHE, SETTINGS, predictor())
+    assert adapted.relation == Relation(call_us=3.0)
+    assert np.isfinite(checked.us).all()
+    assert np.abs(checked.us / few.us - 1).max() < 0.2
+    said_of = adapted.predict(model("m", drawn(np.random.default_rng(18), 9)))
+    assert said_of.interval_us is not None
+    truth = 3.0 + sum(2 * law(one.config) for one in said_of.nodes)
+    assert said_of.interval_us[0] < truth < said_of.interval_us[1]
+    assert truth == pytest.approx(said_of.latency_us, rel=0.1)
+
+
 def test_the_relation_of_whole_models_is_found() -> None:
     device, _ = trained()
     assert device.relation.scale == pytest.approx(1, abs=0.05)
@@ -294,17 +306,13 @@ def test_a_process_finds_the_law_and_its_noise() -> None:
 
 def test_a_search_of_the_trees_is_the_same_every_time() -> None:
     measured = samples([relu(i) for i in range(8, 1008, 4)], rng=np.random.default_rng(16))
-    first, again = (learn(measured, CACHE, replace_trials(2)) for _ in range(2))
+    first, again = (learn(measured, CACHE, SETTINGS.model_copy(update={"trials": 2})) for _ in range(2))
     tested = [relu(i) for i in range(9, 400, 7)]
     assert said(first, *tested)[0].tolist() == said(again, *tested)[0].tolist()
 
 
-def replace_trials(trials: int) -> TrainingSettings:
-    return SETTINGS.model_copy(update={"trials": trials})
-
-
 def test_bounds_of_trust_are_kept() -> None:
-    one = replace(predictor(), trust=Trust(quantile=3.0, model_deviation=0.1)).predict(model("m", [relu(1 << 14)]))
+    one = predictor(quantile=3.0, model_deviation=0.1).predict(model("m", [relu(1 << 14)]))
     assert one.interval_us is not None
     half = np.log(one.interval_us[1] / one.latency_us)
     assert half == pytest.approx(3.0 * np.hypot(one.deviation, 0.1))

@@ -10,7 +10,9 @@ import numpy as np
 from edgeplan.predictors.nodes.features import SIZES, SPILLED, Floats, Integers, Table, logs, terms
 from edgeplan.predictors.nodes.gaussian import Process
 from edgeplan.predictors.trees import Forest
-from edgeplan.predictors.walking import Walk
+from edgeplan.support.lazy import lazily
+
+walking = lazily("edgeplan.predictors.walking")  # many rows alone need it
 
 #: From so many rows on laying out trees for the native library costs less than it saves.
 _MANY_ROWS = 2000
@@ -179,6 +181,6 @@ def _by_process(model: KindModel, keys: tuple[str, ...]) -> list[tuple[Process, 
 
 
 def _walked(forest: Forest, ensemble: int, rows: Floats) -> Floats:
-    if len(rows) >= _MANY_ROWS and (walk := Walk.of(forest, ensemble, rows.shape[1])):
-        return walk.raw(rows)[:, 0]
+    if len(rows) >= _MANY_ROWS and (walk := walking.Walk.of(forest, ensemble, rows.shape[1])):
+        return np.asarray(walk.raw(rows)[:, 0])
     return forest.raw(rows, np.full(len(rows), ensemble))[:, 0]

@@ -16,7 +16,7 @@ from edgeplan.graph.nodes import NodeConfig
 from edgeplan.predictors.boosting import QUICK, SMALL, TUNED_ROWS, Parameters, boost, group_folds, held_out, search
 from edgeplan.predictors.nodes.features import SPILLED, TERMS, Floats, Integers, Table, logs, spill
 from edgeplan.predictors.nodes.gaussian import Process
-from edgeplan.predictors.nodes.kernels import Estimates, Kernels, KindModel, seen_by_trees, split_terms
+from edgeplan.predictors.nodes.kernels import Kernels, KindModel, seen_by_trees, split_terms
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble
 from edgeplan.support.lazy import lazily
@@ -147,11 +147,11 @@ def cross_validated_us(samples: Samples, cache_bytes: float, settings: TrainingS
     return us
 
 
-def time_of(kernels: Kernels, samples: Samples) -> tuple[Floats, Floats, Estimates]:
-    """Return what samples take (n,), the deviation of its logarithm (n,), and the estimates of the table."""
+def time_of(kernels: Kernels, samples: Samples) -> tuple[Floats, Floats]:
+    """Return us that samples take, and the deviation of its logarithm (n,)."""
     said, place = kernels.estimate(samples.table), samples.table.place
     spilled = spill(samples.context, kernels.cache_bytes)
-    return said.near[place] + said.far[place] * spilled, said.deviation[place], said
+    return said.near[place] + said.far[place] * spilled, said.deviation[place]
 
 
 def _of_kind(

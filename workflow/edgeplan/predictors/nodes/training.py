@@ -77,20 +77,15 @@ def train(
     us, deviation = np.full(len(samples), np.nan), np.full(len(samples), np.nan)
     folds = []
     for learnt, held in out_of_fold(samples, cache_bytes, settings, of_prior, tuned):
-        us[held], deviation[held], _ = time_of(learnt, samples.take(held))
+        us[held], deviation[held] = time_of(learnt, samples.take(held))
         folds.append((learnt, frozenset(samples.group[held].tolist())))
     checked = CrossValidated(us, deviation, tuple(folds))
     seen = np.isfinite(us)
     stretch = _stretches(samples, checked) if seen.any() else {}
     relation = _relation(kernels, models, call_us) if models else Relation(call_us=call_us)
     trust = _trust(samples, checked, stretch) if seen.any() else _USUAL
-    whole = NodePredictor(with_stretch(kernels, stretch), relation, replace_trust(trust, nominal=settings.interval))
+    whole = NodePredictor(with_stretch(kernels, stretch), relation, trust.model_copy(update={"nominal": settings.interval}))
     return _calibrated(whole, samples, models, checked, stretch), checked
-
-
-def replace_trust(trust: Trust, **changes: float) -> Trust:
-    """Return the same with other figures, which are checked."""
-    return Trust(**{**trust.model_dump(), **changes})
 
 
 def _stretches(samples: Samples, checked: CrossValidated) -> dict[str, float]:
@@ -132,7 +127,7 @@ def _calibrated(
         return whole
     off = np.array([np.log(whole.predict(one.model, one.known).latency_us / one.us) for one in models])
     own = nine_digits(max(0.01, float(np.median(np.abs(off))) / _NORMAL_50))
-    trust = replace_trust(whole.trust, model_deviation=own)
+    trust = whole.trust.model_copy(update={"model_deviation": own})
     names = {name: number for number, name in enumerate(samples.names)}
     blind = [replace(whole, kernels=with_stretch(kernels, stretch)) for kernels, _ in checked.folds]
     scores = []
@@ -142,7 +137,7 @@ def _calibrated(
         said = by.predict(one.model)
         scores.append(abs(np.log(said.latency_us / one.us)) / np.hypot(said.deviation, own))
     quantile = max(0.1, conformal(np.array(scores), trust.nominal))
-    return replace(whole, trust=replace_trust(trust, quantile=quantile, models=len(models)))
+    return replace(whole, trust=trust.model_copy(update={"quantile": quantile, "models": len(models)}))
 
 
 def refitted(predictor: NodePredictor, models: Sequence[MeasuredModel]) -> NodePredictor:
