@@ -53,7 +53,7 @@ def _stages(b: Net, x: str, stages: int, kind: str, act: str, gate: str = "") ->
     """Return the maps of a backbone, each of half the extents of the one before."""
     maps, pooled = list[str](), kind == "plain" and b.chance(0.6)
     for _ in range(stages):
-        outputs = b.size(b.shape(x)[1], 2 * b.shape(x)[1], 8)
+        outputs = b.size(3 * b.shape(x)[1] // 2, 5 * b.shape(x)[1] // 2, 8)
         x = b.node(b.choose("MaxPool", "MaxPool", "AveragePool"), [x], **_HALVED) if pooled else x
         for block in range(b.choose(1, 2, 3)):
             x = _block(b, x, outputs, 1 if block or pooled else 2, kind, act, gate)
@@ -71,7 +71,7 @@ def classifier(b: Net, kinds: tuple[str, ...], acts: tuple[str, ...]) -> dict[st
     kind, act, gate, plain = b.choose(*kinds), b.choose(*acts), b.choose("", "HardSigmoid", "Sigmoid"), "plain" in kinds
     side = b.choose(28, 32, 48, *_IMAGES) if plain else b.choose(*_IMAGES)
     x = b.image("image", b.batch, b.choose(1, 3, 3), side, side)
-    x = b.conv(x, b.size(8, 64, 8), b.choose(3, 5, 7) if plain else 3, 2 if side > 64 else 1, act, normed=True)
+    x = b.conv(x, b.size(16, 64, 8), b.choose(3, 5, 7) if plain else 3, 2 if side > 64 else 1, act, normed=True)
     x = _stages(b, x, 2 if side < 64 else b.choose(3, 4), kind, act, "" if plain else gate)[-1]
     if side > 64 or not plain:
         return _classified(b, x if plain else b.conv(x, 4 * b.shape(x)[1], 1, act=act, normed=True))
@@ -82,9 +82,10 @@ def classifier(b: Net, kinds: tuple[str, ...], acts: tuple[str, ...]) -> dict[st
 
 def detector(b: Net) -> dict[str, str]:
     """Draw a detector: a backbone, maps that are resized and joined, heads, and boxes that are decoded from these."""
-    height, width, classes = b.size(128, 640, 32), b.size(128, 640, 32), b.choose(1, 2, 20, 80)
+    most = 640 if b.batch < 4 else 256
+    height, width, classes = b.size(128, most, 32), b.size(128, most, 32), b.choose(1, 2, 20, 80)
     act, kind = b.choose("Silu", "Silu", "LeakyRelu", "Relu", "Relu6", "Mish"), b.choose("split", "split", "residual", "apart")
-    x = b.conv(b.image("images", b.batch, 3, height, width), b.size(8, 32, 8), 3, 2, act, normed=True)
+    x = b.conv(b.image("images", b.batch, 3, height, width), b.size(12, 32, 4), 3, 2, act, normed=True)
     maps, tops = _stages(b, x, 4, kind, act)[-3:], list[str]()
     out = b.size(32, 128, 16)
     for one in reversed(maps):  # from coarse to fine

@@ -25,7 +25,7 @@ from edgeplan.workloads.exports.net import Net, TooLargeError
 Draw = Callable[[Net], dict[str, str]]
 _BATCHES = (1, 1, 1, 1, 1, 1, 2, 4, 8, 10, 16)
 _OPSETS = (13, 14, 15, 16, 17, 17, 17, 18, 18)
-_ATTEMPTS = 30
+_ATTEMPTS = 60
 _FLOAT, _DYNAMIC, _QDQ = "float32", "dynamic", "qdq"
 #: The share of the largest sizes that is left to what is quantised, which takes long: calibration looks at every tensor.
 _SHARES = {_FLOAT: 1.0, _DYNAMIC: 0.6, _QDQ: 0.3}
