@@ -34,6 +34,8 @@ AROUND = "around."
 #: Channels that a convolution reads which hands on an activation in the engine's layout.
 _LEAD_CHANNELS = 16
 _IMAGE_AXES = 4
+#: The layout in which our own runtime is given images, and never keeps any that it computes.
+_PLAIN = "nchw"
 #: How weights are drawn (`weight_chunks`), by place; those of other operators are operands.
 _ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -47,15 +49,10 @@ _ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def node_config(graph: Graph, members: Sequence[str], input_layout: str = "", output_layout: str = "") -> NodeConfig:
-    """Describe operators that run as one.
+    """Describe operators that run as one, in layouts that the engine tells ("" where it does not).
 
     Inputs are the operands of the anchor in ONNX's order, then what other members read beside. Attributes are the anchor's,
-    `fused` with the types of the others, and the layouts that the engine tells.
-
-    Args:
-        graph: that they lie in.
-        members: their names, in topological order.
-        input_layout, output_layout: memory layouts, "" where they are not told.
+    `fused` with the types of the others, and the layouts. Members are in topological order.
     """
     kernel = make_kernel(graph, members)
     anchor = graph.by_name[kernel.name]
@@ -98,13 +95,15 @@ def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False, around
         apart: whether no copies share an input.
         around: whether the graph reads and writes no more than one copy would, as each input and output costs a call time:
             inputs are repeated, and outputs joined, by operators whose names begin with `AROUND`. Where the kernel reads a
-            layout that is not ONNX's, its inputs then come from a convolution, behind which engines keep theirs.
+            layout that is not ONNX's, its inputs then come from a convolution, behind which engines keep theirs; what our
+            runtime reads as it is given is an input of the graph.
 
     Raises:
         FormatError: the configuration is not of a kernel of a graph.
     """
     body, made = _read(config), _Made()
-    led = _axes(str(config.attribute("input_layout", "")))
+    layout = str(config.attribute("input_layout", ""))
+    led = _axes(layout)
     names = [{name: f"c{copy}.{name}" for name in body.tensors} for copy in range(copies)]
     for name in body.inputs:
         tensor = body.tensors[name]
@@ -115,7 +114,7 @@ def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False, around
                 own[name] = name
         given = [replace(tensor, name=own) for own in dict.fromkeys(own[name] for own in names)]
         made.tensors |= {one.name: one for one in given}
-        if around and tensor.shape:
+        if around and tensor.shape and not (layout == _PLAIN and len(tensor.shape) == _IMAGE_AXES):
             made.bring(given, led=as_read, pooled=pooled)
         else:
             made.inputs += [one.name for one in given]
@@ -338,6 +337,6 @@ def _tells_copies_apart(body: Graph, name: str) -> bool:
 def _axes(layout: str) -> int:
     """Return how many axes a layout orders otherwise than ONNX; 0 for a plain one, as `abcd` is."""
     letters = re.split(r"[0-9]", layout)[0]
-    if layout == "nchw" or (letters == layout and letters == "".join(sorted(letters))):
+    if layout == _PLAIN or (letters == layout and letters == "".join(sorted(letters))):
         return 0
     return _IMAGE_AXES if layout.startswith("blocked") else len(letters)
