@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.measurement import nominal
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.records import Subject
+from edgeplan.measurement.records import NodeSubject, Subject
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
 from edgeplan.support.store import STORED_ROWS_ONLY
 
@@ -58,3 +60,11 @@ def subjects(count: int = 3, *, profiled: bool = False) -> list[Subject]:
 def open_bench(tmp_path: Path, workspace: str = "w", part: str = "rows", **changes: Any) -> Bench:
     """A bench with other settings, whose rows lie in a workspace of the test."""
     return Bench(DEVICE, SETTINGS.model_copy(update=changes), tmp_path / workspace / part / "dev")
+
+
+def node_subjects(*, refused: bool = False) -> list[NodeSubject]:
+    """Copies of a small and of a larger node; the last of them may be one that no engine can run."""
+    x, y = Operand("float32", (1, 64)), Operand("float32", (1, 32))
+    weights = Operand("float32", (64, 32), constant=True)
+    configs = [NodeConfig("Relu", inputs=(x,), outputs=(x,)), NodeConfig("MatMul", inputs=(x, weights), outputs=(y,))]
+    return [NodeSubject(config, 1 << 20) for config in [*configs, *([replace(configs[1], outputs=(x,))] if refused else [])]]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quick_bench import SETTINGS, subjects
+from quick_bench import SETTINGS, node_subjects, subjects
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import EngineNode
@@ -21,7 +21,7 @@ from edgeplan.measurement.board import wire
 from edgeplan.measurement.board.checks import checked
 from edgeplan.measurement.board.lines import LineReader
 from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.measurement.records import Measurement, NodeSubject, Subject, graph_digest
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.zoo import prior_models
 
@@ -73,10 +73,42 @@ def test_a_graph_that_was_changed_on_the_way_is_refused() -> None:
         wire.batch_of(msgspec.structs.replace(asked, subjects=(wrong,)))
 
 
+NODE = node_subjects()[1]
+NODES = replace(BATCH, subjects=(NODE, ONE), names=(NODE.id, NAME))
+
+
+def test_nodes_arrive_as_they_were_between_graphs() -> None:
+    request = wire.request_of(wire.line_of(wire.asked_batch(NODES, "0" * 32, 5.0)))
+    assert isinstance(request, wire.AskedBatch)
+    found = wire.batch_of(request)
+    assert found.subjects[0] == NODE
+    assert [one.id for one in found.subjects] == [NODE.id, ONE.id]
+
+
+CHANGED = {
+    "copies": ({"copies": 7}, "the digest"),
+    "another node": ({"config": node_subjects()[0].config.to_json()}, "the digest"),
+    "no node": ({"config": '{"op": 1}'}, "not a configuration of a node"),
+    "no text of one": ({"config": "["}, "not a configuration of a node"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_node_that_was_changed_on_the_way_is_refused(case: str) -> None:
+    changes, message = CHANGED[case]
+    asked = wire.asked_batch(NODES, "0" * 32, 5.0)
+    wrong = msgspec.structs.replace(asked.subjects[0], **changes)
+    with pytest.raises(FormatError, match=message):
+        wire.batch_of(msgspec.structs.replace(asked, subjects=(wrong,)))
+
+
 def test_an_attribute_that_json_has_no_word_for_is_refused() -> None:
     operator = replace(ONE.graph.operators[0], attributes={"min": float("inf")})
     with pytest.raises(ModelError, match="attribute min is not finite"):
         wire.graph_document(replace(ONE.graph, operators=(operator,)))
+    node = NodeSubject(msgspec.structs.replace(NODE.config, attributes=(("min", float("nan")),)))
+    with pytest.raises(ModelError, match="attribute min is not finite"):
+        wire.asked_batch(replace(NODES, subjects=(node, ONE)), "0" * 32, 5.0)
 
 
 FORGED = {
@@ -111,6 +143,8 @@ def test_a_forged_row_is_refused(case: str) -> None:
 def test_nodes_that_nobody_asked_for_are_refused() -> None:
     with pytest.raises(FormatError, match="none were asked for"):
         checked(wire.row_message(measured()), Subject(ONE.graph), BATCH, NOW, "board")
+    with pytest.raises(FormatError, match="none were asked for"):
+        checked(wire.row_message(measured()), NODE, BATCH, NOW, "board")
 
 
 @given(st.binary(max_size=200))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from boards import WORKER, board
-from quick_bench import SETTINGS, measuring_alone, subjects  # noqa: F401  a fixture
+from quick_bench import SETTINGS, measuring_alone, node_subjects, subjects  # noqa: F401  a fixture
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import BusyError, DeviceError
@@ -78,6 +78,18 @@ def test_a_board_gives_the_rows_that_this_machine_gives(tmp_path: Path) -> None:
         assert (a.nodes, a.least_us.shape, a.node_us.shape) == (c.nodes, c.least_us.shape, c.node_us.shape)
         assert abs(a.measured_at[0] - time.time()) < 600
     assert set(journalled().values()) == {1}
+
+
+def test_a_board_measures_nodes_and_leaves_out_one_that_its_engine_refuses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = node_subjects(refused=True)
+    with bench_on(board(tmp_path), tmp_path) as bench:
+        found = bench.measure_in_time([*nodes, *subjects(1)])
+        assert bench.measured == 3
+    assert [one and one.subject for one in found] == [nodes[0].id, nodes[1].id, None, subjects(1)[0].id]
+    assert caplog.text.count("a node is left out: ONNX Runtime does not run a node MatMul") == 1
+    assert set(journalled()) == {one.subject for one in found if one}
 
 
 def test_stored_rows_need_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def copies_of(config: NodeConfig, context_bytes: int) -> int:
         copies = max(copies, _LEAST_COPIES)
     copies, least = min(copies, MOST_WEIGHT_BYTES // max(1, weights)), 1
     if apart(config):
-        least = 2
+        least = 2 if 2 * weights <= MOST_WEIGHT_BYTES else 1
         if activations >= _LARGE_BYTES:
             copies = least
         elif weights <= activations:

@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.registry import engine_protocol
-from edgeplan.errors import DeviceError, StoreError
+from edgeplan.errors import DeviceError, ModelError, StoreError
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.measurer import Batch, Measurer
 from edgeplan.measurement.measurers import measurer_of
 from edgeplan.measurement.noise import COMING_BACK, NoisePolicy
 from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
-from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.records import AnySubject, Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.rows import measurement_of, row_of, row_store
 from edgeplan.measurement.settings import MeasurementSettings
@@ -185,7 +185,7 @@ class Bench:
         """Return when the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
         return max((max(row["measured_at"]) for row in self.store.query().values()), default=0.0)
 
-    def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
+    def measure(self, subjects: Sequence[AnySubject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
         """Return measurements of the subjects, in order; only missing ones touch the device.
 
         Noise ends nothing: what is noisy is come back to, and kept as noisy as it stays. Only where
@@ -197,23 +197,32 @@ class Bench:
             description: shown beside the progress bar.
         """
         self._measure(subjects, repeat, description, least=len(subjects))
+        if refused := [s for s in subjects if not self.store.has((self._stored_id(s), repeat))]:
+            raise ModelError(
+                f"{self.device.engine} refuses {len(refused)} of {len(subjects)} nodes",
+                where=f"device {self.device.name!r}",
+                next_step="see above for why; leave them out",
+            )
         return [self._known(s, repeat) for s in subjects]
 
     def measure_in_time(
-        self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring", *, some: bool = True
+        self, subjects: Sequence[AnySubject], repeat: int = 0, description: str = "measuring", *, some: bool = True
     ) -> list[Measurement | None]:
-        """Measure as `measure` does, but leave out subjects that are not reached within `limit`: None stands for them.
+        """Measure as `measure` does, but leave out subjects that are not reached within `limit`, and nodes that are refused.
 
         Args:
             subjects: as for `measure`.
             repeat: likewise.
             description: likewise.
             some: measure a batch even if the time is over; without, only if nothing was measured before.
+
+        Returns:
+            Measurements of the subjects, in order; None stands for those left out.
         """
         self._measure(subjects, repeat, description, least=1 if some or not self.measured else 0)
         return [self._known(s, repeat) if self.store.has((self._stored_id(s), repeat)) else None for s in subjects]
 
-    def _measure(self, subjects: Sequence[Subject], repeat: int, description: str, *, least: int) -> None:
+    def _measure(self, subjects: Sequence[AnySubject], repeat: int, description: str, *, least: int) -> None:
         distinct = {s.id: s for s in subjects}
         missing = [s for s in distinct.values() if not self.store.has((self._stored_id(s), repeat))]
         if self.spending:  # that of stored rows counts, too: it will not be spent again
@@ -243,14 +252,14 @@ class Bench:
             self._measure_missing(missing, repeat, advance, least)
         self.seconds += time.monotonic() - began
 
-    def _known(self, subject: Subject, repeat: int) -> Measurement:
+    def _known(self, subject: AnySubject, repeat: int) -> Measurement:
         row = self.store.query()[self._stored_id(subject), repeat]
         usual = self.device.name not in self.settings.least
         return measurement_of(row, self.nominal, self.settings.reference_exponents, usual=usual)
 
-    def _measure_missing(self, missing: Sequence[Subject], repeat: int, advance: Callable[[int], None], least: int) -> None:
+    def _measure_missing(self, missing: Sequence[AnySubject], repeat: int, advance: Callable[[int], None], least: int) -> None:
         """Measure subjects batch by batch, at least so many, then come back to the noisy ones while there is time."""
-        began, left, noisy = time.monotonic(), len(missing), list[Subject]()
+        began, left, noisy = time.monotonic(), len(missing), list[AnySubject]()
         for batch in self._batches(missing):
             if self.late and len(missing) - left >= least:
                 log.warning("the time for this stage is over: %d of %d subjects are left out", left, len(missing))
@@ -260,7 +269,7 @@ class Bench:
             noisy += [s for s in batch if self._stored_id(s) in loud]
             self._keep(kept)
             left -= len(batch)
-            self.measured += len(batch)
+            self.measured += len(measured)
             self._tell_spent(sum(m.seconds for m in measured))
             advance(len(batch))
         until = began + (1 + COMING_BACK) * (time.monotonic() - began)
@@ -269,13 +278,13 @@ class Bench:
         if remaining := self._noise.judge():
             self._keep(remaining)
 
-    def _come_back(self, noisy: Sequence[Subject], repeat: int, until: float) -> list[Subject]:
+    def _come_back(self, noisy: Sequence[AnySubject], repeat: int, until: float) -> list[AnySubject]:
         """Measure noisy subjects once more, while there is time; of two measurements the less noisy one stays.
 
         Returns:
             What is noisy still.
         """
-        still: list[Subject] = []
+        still: list[AnySubject] = []
         for batch in self._batches(noisy):
             if time.monotonic() > until or self.late:
                 still += batch
@@ -330,12 +339,12 @@ class Bench:
         conditions = {"affinity": list(now.affinity), "load_1min": seen, "commits": commits}
         self.identity = self.store.identity = {**self.identity, "environment": {**before, **conditions}}
 
-    def _stored_id(self, subject: Subject) -> str:
+    def _stored_id(self, subject: AnySubject) -> str:
         """Return the id of a subject in the store: that of a profiled one names the protocol by which its nodes were mapped."""
         return f"{subject.id}-{self._mapping}" if subject.profiled else subject.id
 
-    def _batches(self, subjects: Sequence[Subject]) -> Iterator[list[Subject]]:
-        batch: list[Subject] = []
+    def _batches(self, subjects: Sequence[AnySubject]) -> Iterator[list[AnySubject]]:
+        batch: list[AnySubject] = []
         weight = 0
         for subject in subjects:
             too_heavy = weight + subject.weight_bytes > self.settings.batch_weight_mb * 1_000_000
@@ -347,9 +356,9 @@ class Bench:
         if batch:
             yield batch
 
-    def _measure_batch(self, batch: Sequence[Subject], sample: int, settings: MeasurementSettings) -> list[Measurement]:
+    def _measure_batch(self, batch: Sequence[AnySubject], sample: int, settings: MeasurementSettings) -> list[Measurement]:
         return self.measurer.measure(self._batch(batch, sample, settings))
 
-    def _batch(self, subjects: Sequence[Subject], sample: int, settings: MeasurementSettings) -> Batch:
+    def _batch(self, subjects: Sequence[AnySubject], sample: int, settings: MeasurementSettings) -> Batch:
         names = tuple(map(self._stored_id, subjects))
         return Batch(self.store.key, tuple(subjects), names, sample, settings, self.nominal)

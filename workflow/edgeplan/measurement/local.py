@@ -72,8 +72,9 @@ class Local:
         found = measure_batch(
             engine, batch.subjects, batch.settings, references, batch.nominal, batch.sample, clock=self._clock
         )
-        share = (time.monotonic() - began) / len(found)
-        return [replace(m, subject=name, seconds=share) for m, name in zip(found, batch.names, strict=True)]
+        names = {subject.id: name for subject, name in zip(batch.subjects, batch.names, strict=True)}
+        share = (time.monotonic() - began) / max(1, len(found))
+        return [replace(m, subject=names[m.subject], seconds=share) for m in found]
 
     def conditions(self) -> MeasuringConditions:
         """Tell this process's cores, and the load: this process adds about 1 to it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.records import AnySubject, Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 
@@ -48,7 +48,7 @@ class Batch:
     """
 
     key: str
-    subjects: tuple[Subject, ...]
+    subjects: tuple[AnySubject, ...]
     names: tuple[str, ...]
     sample: int
     settings: MeasurementSettings
@@ -79,7 +79,7 @@ class Measurer(Protocol):
         """Time the references until their least times are known, for these seconds, or as long as is usual."""
 
     def measure(self, batch: Batch) -> list[Measurement]:
-        """Measure a batch: one measurement for each subject, in order, under its name in the store."""
+        """Measure a batch: one measurement for each subject, in order, under its name in the store; none of nodes refused."""
 
     def conditions(self) -> MeasuringConditions:
         """Return the conditions that the last batch was measured in."""

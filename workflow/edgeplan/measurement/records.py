@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.engines.base import EngineNode
+from edgeplan.engines.copies import apart, copies_of
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.write import weight_bytes
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
@@ -53,6 +57,42 @@ class Subject:
     def weight_bytes(self) -> int:
         """Return bytes of weights once loaded (twice when profiled: a plain and a counting session)."""
         return weight_bytes(self.graph) * (2 if self.profiled else 1)
+
+
+@dataclass(frozen=True)
+class NodeSubject:
+    """A subject of a node is a model of its copies; what it takes in a call of its own is told by `CALLS`.
+
+    Attributes:
+        config: the executed node.
+        context_bytes: weights of the model that it is of, which decide how many copies there are.
+        copies: how many, where it is not for the context to say.
+    """
+
+    config: NodeConfig
+    context_bytes: InitVar[int] = 0
+    copies: int = 0
+    profiled: ClassVar[bool] = False
+
+    def __post_init__(self, context_bytes: int) -> None:
+        object.__setattr__(self, "copies", self.copies or copies_of(self.config, context_bytes))
+
+    @cached_property
+    def id(self) -> str:
+        """Return the digest of the node and of the number of its copies."""
+        return hashlib.sha256(f"{self.copies} {self.config.to_json()}".encode()).hexdigest()[:20]
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Return bytes of the copies' weights once loaded, and of activations where each has its own."""
+        return self.copies * (self.config.weight_bytes + apart(self.config) * self.config.activation_bytes)
+
+
+AnySubject = Subject | NodeSubject
+_ONE = (Operand("float32", (1,)),)
+#: A call of one node that does next to nothing, and of many: see `call_us`.
+CALLS = tuple(NodeSubject(NodeConfig("Relu", inputs=_ONE, outputs=_ONE), copies=copies) for copies in (1, 64))
+_LEAST_LABEL_US = 0.01
 
 
 @dataclass(frozen=True)
@@ -115,3 +155,14 @@ class Measurement:
     def node_latency_us(self) -> Floats:
         """Return the median over blocks of the normalised node times (nodes,)."""
         return np.asarray(np.median(self.node_us * self.factors[:, None], axis=0))
+
+
+def call_us(measured: Sequence[Measurement]) -> float:
+    """Return the time of a call without any node, by measurements of `CALLS`."""
+    one, many = (m.latency_us for m in measured)
+    return one - (many - one) / (CALLS[1].copies - CALLS[0].copies)
+
+
+def node_label_us(measurement: Measurement, copies: int, call: float) -> float:
+    """Return the time of one of so many copies, us, less that of the call."""
+    return max((measurement.latency_us - call) / copies, _LEAST_LABEL_US)

@@ -72,3 +72,19 @@ class MeasurementSettings(BaseModel):
     def key_fields(self) -> dict[str, float]:
         """Return the settings that decide a measured row; tolerances do not, so changing them re-measures nothing."""
         return self.model_dump(include={"blocks", "min_runs", "max_runs", "block_ms", "reference_runs"})
+
+
+def node_settings(settings: MeasurementSettings) -> MeasurementSettings:
+    """Return the settings of subjects of nodes: many, short, each of copies that tell its time together."""
+    return settings.model_copy(
+        update={
+            "blocks": 3,
+            "min_runs": 2,
+            "max_runs": 200,
+            "block_ms": 6.0,
+            "reference_runs": 1,
+            "min_gap_seconds": 0.0,
+            "extra_blocks": 2,
+            "retries": 0,
+        }
+    )

@@ -134,7 +134,9 @@ def _started(engine: str, *earlier: str, version: int = 2) -> Protocol:
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         # times of models and kernels on an engine; since 2 interrupted runs do not count, since 3 Python calls no step
-        "measure/onnxruntime": _measured("onnxruntime", "onnxruntime/2", ("a29787b50778deab",)),
+        "measure/onnxruntime": _measured(
+            "onnxruntime", "onnxruntime/2", ("a29787b50778deab",), "engines/onnxruntime/copies.py"
+        ),
         "measure/openvino": _measured("openvino", "openvino/2", ("8c2223949c86d63f",)),
         "measure/onednn": _measured("onednn", "onednn/3", ("onednn/2", "47e305f54f670757"), *_RUNTIME),
         # since 2 the steps of a run take together what it takes unmarked, beside loads of the processor itself

@@ -25,6 +25,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
+from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 
 
@@ -117,6 +118,14 @@ class EngineContract:
             nodes, times = session.profile([])
         assert ("conv_0", "relu_1") in [n.members for n in nodes]
         assert times.shape == (0, len(nodes))
+
+    def test_nodes_are_loaded_in_copies(self, engine: Engine) -> None:
+        """Copies write what the node that was described writes."""
+        x = Operand("float32", (2, 8))
+        config = NodeConfig("Relu", inputs=(x,), outputs=(x,))
+        with engine.load_copies(config, 3) as session:
+            session.run()
+            assert {value.shape for value in session.outputs().values()} == {(2, 8)}
 
     def test_a_threaded_engine_computes_the_same(self, engine: Engine, tmp_path: Path) -> None:
         """More threads change no result beyond rounding."""

@@ -1,7 +1,8 @@
 """Builds models of copies of one executed node, which ONNX Runtime runs as they stand: a description is enough.
 
-Weights are drawn: floats from [0.05, 1), so that nothing becomes a denormal, overflows or is no number; integers that
-steer a node follow from its shapes, by the names that ONNX Runtime's own schemas give its inputs.
+Weights are drawn, equal ones for each copy in memory of its own: floats from [0.05, 1), so that nothing becomes a denormal,
+overflows or is no number. Integers that steer a node follow from its shapes, by the names that ONNX Runtime's schemas give
+its inputs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def copies_model(config: NodeConfig, copies: int) -> CopiesModel:
     schema, graph, separate = _schema(config), onnx.GraphProto(name="copies"), apart(config)
     weights, inputs = dict[str, Array](), dict[str, Array]()
     attributes = [helper.make_attribute(name, value) for name, value in config.attributes if value != ()]
-    attributes += onnx.NodeProto.FromString(base64.b64decode(config.body)).attribute
+    attributes += _body(config)
     for copy in range(copies):
         node = graph.node.add(op_type=config.op, domain=config.domain, name=f"copy{copy}", attribute=attributes)
         for place, operand in enumerate(config.inputs):
@@ -80,6 +81,11 @@ def copies_model(config: NodeConfig, copies: int) -> CopiesModel:
     return CopiesModel(model.SerializeToString(), weights, inputs)
 
 
+def _body(config: NodeConfig) -> list[onnx.AttributeProto]:
+    """Return the attributes that hold tensors and graphs."""
+    return list(onnx.NodeProto.FromString(base64.b64decode(config.body)).attribute)
+
+
 def _outside(name: str, operand: Operand) -> TensorProto:
     told = TensorProto(name=name, dims=operand.shape, data_type=_element_type(operand), data_location=TensorProto.EXTERNAL)
     for key, value in (("location", "given"), ("offset", "0"), ("length", str(operand.bytes))):
@@ -102,9 +108,7 @@ def _schemas() -> Mapping[tuple[str, str], list[Any]]:
 
 def _schema(config: NodeConfig) -> Any:
     """Return the newest schema that a node fits: its description does not tell the opset of its model."""
-    given = {name for name, _ in config.attributes} | {
-        one.name for one in onnx.NodeProto.FromString(base64.b64decode(config.body)).attribute
-    }
+    given = {name for name, _ in config.attributes} | {one.name for one in _body(config)}
     for schema in _schemas().get((config.domain, config.op), ()):
         fits = schema.min_input <= len(config.inputs) <= schema.max_input and len(config.outputs) <= schema.max_output
         if fits and given <= schema.attributes.keys() and not schema.deprecated:
@@ -124,11 +128,12 @@ def _role(schema: Any, place: int) -> str:
 @cache
 def _block(dtype: str) -> Array:
     rng = np.random.default_rng(0)
+    values: Array = np.ones(_DRAWN, dtype)  # divides, and is an index, a length, and true
     if dtype in ("int8", "uint8"):  # around the usual zero point
-        return rng.integers(-28, 28, _DRAWN).astype(dtype) + np.array(_zero_point(dtype), dtype)
-    if np.dtype(dtype).kind == "f":
-        return (rng.random(_DRAWN, dtype=np.float32) * np.float32(0.95) + np.float32(0.05)).astype(dtype)
-    return np.ones(_DRAWN, dtype)  # divides, and is an index, a length, and true
+        values = rng.integers(-28, 28, _DRAWN).astype(dtype) + np.array(_zero_point(dtype), dtype)
+    elif values.dtype.kind == "f":
+        values = (rng.random(_DRAWN, dtype=np.float32) * np.float32(0.95) + np.float32(0.05)).astype(dtype)
+    return values
 
 
 def _zero_point(dtype: str) -> int:
@@ -145,7 +150,7 @@ def _values(config: NodeConfig, operand: Operand, place: int, role: str) -> Arra
     if known is not None:
         return np.resize(np.array(known, operand.dtype), operand.shape)
     if limit := _limit(config, role):
-        return np.random.default_rng(place).integers(0, limit, operand.shape).astype(operand.dtype)
+        return np.random.default_rng(place).integers(0, limit, operand.shape, operand.dtype)
     return np.resize(_block(operand.dtype)[: operand.elements], operand.shape)
 
 
@@ -153,22 +158,23 @@ def _steering(config: NodeConfig, role: str) -> npt.ArrayLike | None:
     """Return the values of an input that shapes what a node writes, by what it writes; None of any other input."""
     first, last = config.inputs[0], config.outputs[0]
     read, written = first.shape if first else (), last.shape if last else ()
+    found: npt.ArrayLike | None = None
     match config.op, role:
         case ("Reshape" | "Expand", "shape") | ("ConstantOfShape", "input") | ("Resize", "sizes"):
-            return written
+            found = written
         case "Tile", "repeats":
-            return [new // old for new, old in zip(written, read, strict=True)]
+            found = [new // old for new, old in zip(written, read, strict=True)]
         case "Resize" | "Upsample", "scales":
-            return [new / old for new, old in zip(written, read, strict=True)]
+            found = [new / old for new, old in zip(written, read, strict=True)]
         case "Range", ("start" | "limit" | "delta"):
-            return {"start": 0, "limit": written[0], "delta": 1}[role]
+            found = {"start": 0, "limit": written[0], "delta": 1}[role]
         case ("TopK", "K") | ("OneHot", "depth"):
-            return written[_integer(config, "axis", -1)]
+            found = written[_integer(config, "axis", -1)]
         case "LSTM" | "GRU" | "RNN" | "DynamicQuantizeLSTM", "sequence_lens":
-            return read[0]
+            found = read[0]
         case "Pow", "Y":
-            return 2  # the one exponent that models have; ONNX Runtime multiplies for it
-    return None
+            found = 2  # the one exponent that models have; ONNX Runtime multiplies for it
+    return found
 
 
 def _limit(config: NodeConfig, role: str) -> int:

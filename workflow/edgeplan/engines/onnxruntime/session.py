@@ -51,16 +51,19 @@ class OnnxRuntime(Engine):
         return _OrtSession(session, random_inputs(graph))
 
     def load_copies(self, config: NodeConfig, copies: int) -> Session:
-        made, options = copies_model(config, copies), self._options()
+        options = self._options()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = _FATAL_ONLY  # what is refused is told by the error
-        if made.weights:
-            values = [ort.OrtValue.ortvalue_from_numpy(value) for value in made.weights.values()]
-            options.add_external_initializers(list(made.weights), values)
         try:
+            made = copies_model(config, copies)
+            if made.weights:
+                values = [ort.OrtValue.ortvalue_from_numpy(value) for value in made.weights.values()]
+                options.add_external_initializers(list(made.weights), values)
             loaded = _OrtSession(ort.InferenceSession(made.model, options, providers=_PROVIDERS), made.inputs, made.weights)
             loaded.run()
-        except Exception as error:  # the library raises what it likes
+        except ModelError:
+            raise
+        except Exception as error:  # the library raises what it likes, and a description may contradict itself
             raise _refused(config, str(error).strip().partition("\n")[0]) from error
         told = tuple(one.shape for one in config.outputs if one)[: len(loaded.shapes())]
         if loaded.shapes()[: len(told)] != told:

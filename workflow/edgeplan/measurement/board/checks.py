@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.engines.base import EngineNode
+from edgeplan.engines.copies import apart
 from edgeplan.errors import FormatError
+from edgeplan.graph.kernel_nodes import copies_graph
 from edgeplan.measurement.board.wire import MeasuredRow
 from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.records import AnySubject, Measurement, Subject
 
 #: Times of runs and references, us: from a nanosecond to a day.
 _LEAST_US, _MOST_US = 1e-3, 8.64e10
@@ -19,7 +23,7 @@ _LEAST_US, _MOST_US = 1e-3, 8.64e10
 _AHEAD_SECONDS = 60.0
 
 
-def checked(row: MeasuredRow, subject: Subject, batch: Batch, now: float, board: str) -> Measurement:
+def checked(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float, board: str) -> Measurement:
     """Make a measurement of a row.
 
     Args:
@@ -56,7 +60,7 @@ def checked(row: MeasuredRow, subject: Subject, batch: Batch, now: float, board:
     )
 
 
-def _fault(row: MeasuredRow, subject: Subject, batch: Batch, now: float) -> str:
+def _fault(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float) -> str:
     """Say in words why a row does not fit; "" if it does."""
     return next(filter(None, (*_faults_of_times(row, batch, now), *_faults_of_nodes(row, subject))), "")
 
@@ -80,16 +84,26 @@ def _faults_of_times(row: MeasuredRow, batch: Batch, now: float) -> Iterator[str
         yield "measured_at is not a date a block, in order, in the past"
 
 
-def _faults_of_nodes(row: MeasuredRow, subject: Subject) -> Iterator[str]:
+def _faults_of_nodes(row: MeasuredRow, subject: AnySubject) -> Iterator[str]:
     blocks = len(row.least_us)
-    if row.nodes and not subject.profiled:
+    operators = _operators(subject)
+    if row.nodes and not operators:
         yield "it has nodes, and none were asked for"
     if len(row.node_us) != blocks * len(row.nodes):
         yield f"node_us has {len(row.node_us)} values for {blocks} blocks of {len(row.nodes)} nodes"
     elif row.node_us and not _within(np.array(row.node_us), 0.0, _MOST_US):
         yield "node_us is out of range"
-    if strangers := {member for node in row.nodes for member in node.members} - subject.graph.by_name.keys():
+    if strangers := {member for node in row.nodes for member in node.members}.difference(operators):
         yield f"a node holds {min(strangers)[:80]!r}, which is no operator of the graph"
+
+
+def _operators(subject: AnySubject) -> AbstractSet[str]:
+    """Return the operators that nodes may hold: none where no nodes were asked for, or where an engine describes its own."""
+    if isinstance(subject, Subject):
+        return subject.graph.by_name.keys() if subject.profiled else frozenset()
+    with suppress(FormatError):
+        return copies_graph(subject.config, subject.copies, apart=apart(subject.config), around=True).by_name.keys()
+    return frozenset()
 
 
 def _within(values: npt.NDArray[np.float64], least: float, most: float) -> bool:

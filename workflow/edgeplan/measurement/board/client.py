@@ -46,7 +46,7 @@ from edgeplan.measurement.board.wire import (
 )
 from edgeplan.measurement.lock import WAIT_SECONDS
 from edgeplan.measurement.measurer import Batch, MachineFacts, MeasuringConditions, NodeMembers
-from edgeplan.measurement.records import Measurement
+from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.references import ReferenceTimes
 
 log = logging.getLogger(__name__)
@@ -112,13 +112,14 @@ class BoardMeasurer:
     def measure(self, batch: Batch) -> list[Measurement]:
         """Have a batch measured: over a link that is cut meanwhile, the rows that the board has kept, and the rest."""
         rows = self._rows(asked_batch(batch, uuid.uuid4().hex, WAIT_SECONDS), batch)
-        if missing := [name for name in batch.names if name not in rows]:
+        asked = zip(batch.names, batch.subjects, strict=True)
+        if missing := [name for name, one in asked if name not in rows and isinstance(one, Subject)]:
             raise FormatError(
                 f"{len(missing)} rows of a batch did not come, and the worker says that it is done",
                 where=self._name,
                 next_step=f"bring the same edgeplan to the board: edgeplan device deploy {self._device.name}",
             )
-        return [rows[name] for name in batch.names]
+        return [rows[name] for name in batch.names if name in rows]
 
     def conditions(self) -> MeasuringConditions:
         """Tell in what conditions the last batch was measured there."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -18,12 +18,13 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.ir import Graph, Operator, Tensor
+from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.records import AnySubject, Measurement, NodeSubject, Subject
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2  # since 2 nodes are asked for, too
 #: Bytes of a line: a batch of a thousand large graphs, a row of a model with thousands of nodes.
 MAX_REQUEST_BYTES, MAX_ANSWER_BYTES = 64 << 20, 8 << 20
 _MAX_TEXT = 2000
@@ -85,13 +86,22 @@ class GraphDocument(_Part):
     constants: dict[Name, Name]
 
 
-class AskedSubject(_Part):
+class AskedSubject(_Part, tag="graph"):
     """Describes a subject, with the digest of its graph as the host computed it."""
 
     name: StoredName
     id: Annotated[str, Meta(pattern="^[0-9a-f]{20}(-nodes)?$")]
     profiled: bool
     graph: GraphDocument
+
+
+class AskedNode(_Part, tag="node"):
+    """Describes copies of an executed node, by its configuration as JSON, with their digest as the host computed it."""
+
+    name: StoredName
+    id: Annotated[str, Meta(pattern="^[0-9a-f]{20}$")]
+    copies: Annotated[int, Meta(ge=1, le=1000)]
+    config: Annotated[str, Meta(max_length=4 << 20)]
 
 
 class OpenDevice(_Message, tag="open"):
@@ -138,7 +148,7 @@ class AskedBatch(_Message, tag="measure"):
     settings: dict[str, Any]
     compute_us: Microseconds
     bandwidth_us: Microseconds
-    subjects: Annotated[tuple[AskedSubject, ...], Meta(max_length=1000)]
+    subjects: Annotated[tuple[AskedSubject | AskedNode, ...], Meta(max_length=1000)]
     wait_s: Seconds
 
 
@@ -345,12 +355,7 @@ def _read(line: bytes, decoder: msgspec.json.Decoder[Any], what: str) -> Any:
 def graph_document(graph: Graph) -> GraphDocument:
     """Write a graph without weights."""
     for op in graph.operators:
-        for name, value in op.attributes.items():
-            values = value if isinstance(value, tuple) else (value,)
-            if any(isinstance(v, float) and not math.isfinite(v) for v in values):
-                raise ModelError(
-                    f"attribute {name} is not finite", where=f"operator {op.name!r}", next_step="measure it locally"
-                )
+        _require_finite(op.attributes.items(), op.name)
     return GraphDocument(
         graph.name,
         tuple(
@@ -361,6 +366,13 @@ def graph_document(graph: Graph) -> GraphDocument:
         tuple(GraphTensor(name, t.shape, t.dtype) for name, t in graph.tensors.items()),
         dict(graph.constants),
     )
+
+
+def _require_finite(attributes: Iterable[tuple[str, Any]], name: str) -> None:
+    for attribute, value in attributes:
+        values = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(v, float) and not math.isfinite(v) for v in values):
+            raise ModelError(f"attribute {attribute} is not finite", where=f"operator {name!r}", next_step="measure it locally")
 
 
 def graph_of(document: GraphDocument) -> Graph:
@@ -377,10 +389,6 @@ def graph_of(document: GraphDocument) -> Graph:
 
 def asked_batch(batch: Batch, number: str, wait_s: float) -> AskedBatch:
     """Write a batch under a number drawn for it."""
-    subjects = (
-        AskedSubject(name, subject.id, subject.profiled, graph_document(subject.graph))
-        for name, subject in zip(batch.names, batch.subjects, strict=True)
-    )
     return AskedBatch(
         batch=number,
         key=batch.key,
@@ -388,18 +396,31 @@ def asked_batch(batch: Batch, number: str, wait_s: float) -> AskedBatch:
         settings=batch.settings.model_dump(mode="json"),
         compute_us=batch.nominal.compute_us,
         bandwidth_us=batch.nominal.bandwidth_us,
-        subjects=tuple(subjects),
+        subjects=tuple(map(_asked, batch.names, batch.subjects)),
         wait_s=wait_s,
     )
 
 
+def _asked(name: str, subject: AnySubject) -> AskedSubject | AskedNode:
+    if isinstance(subject, Subject):
+        return AskedSubject(name, subject.id, subject.profiled, graph_document(subject.graph))
+    _require_finite(subject.config.attributes, subject.config.op)
+    return AskedNode(name, subject.id, subject.copies, subject.config.to_json())
+
+
+def _subject_of(asked: AskedSubject | AskedNode) -> AnySubject:
+    if isinstance(asked, AskedNode):
+        return NodeSubject(NodeConfig.from_json(asked.config), copies=asked.copies)
+    return Subject(graph_of(asked.graph), asked.profiled)
+
+
 def batch_of(asked: AskedBatch) -> Batch:
     """Read a batch that was asked for."""
-    subjects = tuple(Subject(graph_of(one.graph), one.profiled) for one in asked.subjects)
+    subjects = tuple(map(_subject_of, asked.subjects))
     for one, subject in zip(asked.subjects, subjects, strict=True):
         if subject.id != one.id:
             raise FormatError(
-                f"the graph of subject {one.name} has the digest {subject.id} here",
+                f"the subject {one.name} has the digest {subject.id} here",
                 where="lines to a board",
                 next_step="bring the same edgeplan to both machines: edgeplan device deploy",
             )

@@ -212,7 +212,7 @@ class WorkerSession:
             if rest:
                 journal.commit(asked.batch, self._fresh(_part(batch, rest)))
         rows = {row.name: row for row in journal.of_batch(asked.batch, batch.names, batch.sample)} | known
-        return [rows[name] for name in batch.names]
+        return [rows[name] for name in batch.names if name in rows]
 
     def _fresh(self, batch: Batch) -> list[MeasuredRow]:
         """Measure a batch while the board is fit."""
