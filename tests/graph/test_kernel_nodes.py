@@ -140,10 +140,18 @@ def test_a_conversion_is_described_and_provoked() -> None:
 
 
 def test_what_is_no_kernel_of_a_graph_is_refused() -> None:
+    image = Operand("float32", (1, 4))
     for body in ("", "{}", "[1]", "not json", '{"inputs":[],"operators":[["Relu"]],"outputs":[],"tensors":{}}'):
         with pytest.raises(FormatError, match="no kernel of a graph") as caught:
-            copies_graph(NodeConfig("Conv", body=body), 1)
+            copies_graph(NodeConfig("Gemm", inputs=(image, Operand("float32", (4, 4), constant=True)), body=body), 1)
         assert caught.value.next_step
+
+
+def test_an_operator_on_activations_is_built_without_a_body() -> None:
+    x = Operand("float32", (2, 8))
+    graph = copies_graph(NodeConfig("LeakyRelu", "", (("alpha", 0.5),), (x,), (x,)), 2)
+    given = {name: -np.ones((2, 8), np.float32) for name in graph.inputs}
+    assert [value.min() for value in _run(to_onnx(graph), given)] == [-0.5, -0.5]
 
 
 def _forms() -> Iterator[Graph]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from edgeplan.errors import FormatError
 from edgeplan.graph.element_types import FLOAT32
@@ -20,6 +20,7 @@ from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.kernels import make_kernel, outputs_of
 from edgeplan.graph.nodes import MOST_VALUES, AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
 from edgeplan.graph.onnx.write import weight_bytes
+from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.places import Constant, placed, plain_attributes
 from edgeplan.graph.splitting import split_members
 
@@ -34,6 +35,8 @@ AROUND = "around."
 #: Channels that a convolution reads which hands on an activation in the engine's layout.
 _LEAD_CHANNELS = 16
 _IMAGE_AXES = 4
+#: The layout in which our own runtime is given images, and never keeps any that it computes.
+_PLAIN = "nchw"
 #: How weights are drawn (`weight_chunks`), by place; those of other operators are operands.
 _ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -101,13 +104,15 @@ def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False, around
         apart: whether no copies share an input.
         around: whether the graph reads and writes no more than one copy would, as each input and output costs a call time:
             inputs are repeated, and outputs joined, by operators whose names begin with `AROUND`. Where the kernel reads a
-            layout that is not ONNX's, its inputs then come from a convolution, behind which engines keep theirs.
+            layout that is not ONNX's, its inputs then come from a convolution, behind which engines keep theirs; what our
+            runtime reads as it is given is an input of the graph.
 
     Raises:
         FormatError: the configuration is not of a kernel of a graph.
     """
     body, made = _read(config), _Made()
-    led = _axes(str(config.attribute("input_layout", "")))
+    layout = str(config.attribute("input_layout", ""))
+    led = _axes(layout)
     names = [{name: f"c{copy}.{name}" for name in body.tensors} for copy in range(copies)]
     for name in body.inputs:
         tensor = body.tensors[name]
@@ -118,7 +123,7 @@ def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False, around
                 own[name] = name
         given = [replace(tensor, name=own) for own in dict.fromkeys(own[name] for own in names)]
         made.tensors |= {one.name: one for one in given}
-        if around and tensor.shape:
+        if around and tensor.shape and not (layout == _PLAIN and len(tensor.shape) == _IMAGE_AXES):
             made.bring(given, led=as_read, pooled=pooled)
         else:
             made.inputs += [one.name for one in given]
@@ -259,17 +264,24 @@ def _written(graph: Graph) -> str:
 
 
 def _read(config: NodeConfig) -> Graph:
+    if config.op in SPECS and not (
+        config.body or config.domain or config.weight_bytes
+    ):  # an operator on activations needs no more
+        told = [[one for one in part if one] for part in (config.inputs, config.outputs)]
+        inputs, outputs = (tuple(f"{letter}{i}" for i in range(len(part))) for letter, part in zip("xk", told, strict=True))
+        shapes = zip((*inputs, *outputs), (*told[0], *told[1]), strict=True)
+        attributes = cast("Mapping[str, Attribute]", dict(config.attributes))
+        op = Operator("k0", config.op, inputs, outputs, (), attributes)
+        return Graph("kernel", (op,), inputs, outputs, {name: Tensor(name, one.shape, one.dtype) for name, one in shapes})
     try:
         document = json.loads(config.body)
-        operators = tuple(
-            Operator(
-                f"k{index}", op_type, tuple(inputs), tuple(outputs), tuple(weights),
-                {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()},
-            )
-            for index, (op_type, inputs, weights, outputs, attributes) in enumerate(document["operators"])
-        )  # fmt: skip
+        operators = list[Operator]()
+        for op_type, inputs, weights, outputs, attributes in document["operators"]:
+            values = {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
+            names = tuple(inputs), tuple(outputs), tuple(weights)
+            operators.append(Operator(f"k{len(operators)}", op_type, *names, values))
         tensors = {name: Tensor(name, tuple(shape), dtype) for name, (dtype, *shape) in document["tensors"].items()}
-        return Graph("kernel", operators, tuple(document["inputs"]), tuple(document["outputs"]), tensors)
+        return Graph("kernel", tuple(operators), tuple(document["inputs"]), tuple(document["outputs"]), tensors)
     except (KeyError, TypeError, ValueError) as error:
         what = f"the node {config.op} is no kernel of a graph: {error}"
         raise FormatError(what, where=config.body[:80], next_step="tell the nodes of the model again on this engine") from error
@@ -293,9 +305,9 @@ class _Made:
         first, parts = tensors[0], tuple(f"{AROUND}{tensor.name}" if pooled else tensor.name for tensor in tensors)
         read = f"{AROUND}{first.name}.one" if len(tensors) > 1 else parts[0]
         self.tensors |= {name: replace(first, name=name) for name in (read, *parts)}
-        n, channels, *space = (*first.shape, 1)
+        n, *rest = first.shape
         if led:
-            given = Tensor(f"{read}.x", (n, min(channels, _LEAD_CHANNELS), *first.shape[2:]))
+            given = Tensor(f"{read}.x", (n, min(rest[0], _LEAD_CHANNELS), *rest[1:]))
             op, weight = _pointwise(f"{AROUND}conv.{first.name}", given.shape, given.name, first.shape)
             self.operators.append(replace(op, outputs=(read,)))
             self.tensors |= {given.name: given, weight.name: weight}
@@ -303,10 +315,10 @@ class _Made:
         self.inputs.append(f"{read}.x" if led else read)
         if len(tensors) > 1:
             self._join((read,) * len(tensors), first, f"{read}.all")
-            split = {"axis": 0, "split": (n,) * len(tensors)}
+            split: dict[str, Attribute] = {"axis": 0, "split": (n,) * len(tensors)}
             self.operators.append(Operator(f"{read}.split", "Split", (f"{read}.all",), parts, (), split))
-        axes = len(space) - 1
-        window = {"kernel_shape": (3,) * axes, "strides": (1,) * axes, "pads": (1,) * 2 * axes}
+        axes = len(rest) - 1
+        window: dict[str, Attribute] = {"kernel_shape": (3,) * axes, "strides": (1,) * axes, "pads": (1,) * 2 * axes}
         for part, tensor in zip(parts, tensors if pooled else (), strict=pooled):
             self.operators.append(Operator(f"{part}.pool", "MaxPool", (part,), (tensor.name,), (), window))
 
@@ -318,7 +330,7 @@ class _Made:
             return
         out = replace(first, name=f"{AROUND}{first.name}")
         self._join(names, first, f"{out.name}.all")
-        cut = {"starts": (0,), "ends": first.shape[:1], "axes": (0,), "steps": (1,)}
+        cut: dict[str, Attribute] = {"starts": (0,), "ends": first.shape[:1], "axes": (0,), "steps": (1,)}
         self.operators.append(Operator(f"{out.name}.cut", "Slice", (f"{out.name}.all",), (out.name,), (), cut))
         self.tensors[out.name] = out
         self.outputs.append(out.name)
@@ -347,6 +359,6 @@ def _tells_copies_apart(body: Graph, name: str) -> bool:
 def _axes(layout: str) -> int:
     """Return how many axes a layout orders otherwise than ONNX; 0 for a plain one, as `abcd` is."""
     letters = re.split(r"[0-9]", layout)[0]
-    if layout == "nchw" or (letters == layout and letters == "".join(sorted(letters))):
+    if layout == _PLAIN or (letters == layout and letters == "".join(sorted(letters))):
         return 0
     return _IMAGE_AXES if layout.startswith("blocked") else len(letters)

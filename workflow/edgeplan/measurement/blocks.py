@@ -70,7 +70,9 @@ def _load(engine: Engine, subject: AnySubject, folder: Path) -> Iterator[_Loaded
         log.warning("a node is left out: %s (%s)", error.what, error.where)
         return
     counting = None
-    if isinstance(subject, Subject) and subject.profiled:
+    if isinstance(subject, NodeSubject) and engine.counts_copies:
+        counting = engine.load_copies_profiled(subject.config, subject.copies)
+    elif isinstance(subject, Subject) and subject.profiled:
         path = folder / f"{subject.id}.onnx"
         counting = engine.load_profiled(subject.file or save_onnx(subject.graph, path), subject.graph)
         for leftover in folder.glob(f"{path.name}*"):

@@ -46,10 +46,6 @@ def labels_us(config: NodeConfig, measurement: Measurement, call_us: float, copi
 
 
 def label_us(config: NodeConfig, measurement: Measurement, call_us: float, copies: int) -> tuple[NodeConfig, float] | None:
-    """Return the kernel as executed in a model of its copies, and its time, us; None where it was not run as one, or merged.
-
-    Args:
-        config, measurement, call_us, copies: see `labels_us`.
-    """
+    """Return the kernel as executed in a model of its copies, and its time, us (`labels_us`); None where it never did."""
     found = labels_us(config, measurement, call_us, copies)
     return next(((one, label) for one, label in found.items() if one.body == config.body and one.op == config.op), None)

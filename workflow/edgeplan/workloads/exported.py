@@ -19,7 +19,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.graph.onnx.write import IR_VERSION, OPSET, SeededModel, uniform
+from edgeplan.graph.onnx.write import IR_VERSION, SeededModel, uniform
+from edgeplan.graph.places import OPSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.engines.base import EngineNode
+from edgeplan.engines.copies import apart
 from edgeplan.errors import FormatError
+from edgeplan.graph.kernel_nodes import copies_graph
 from edgeplan.measurement.board.wire import MeasuredRow
 from edgeplan.measurement.measurer import Batch
 from edgeplan.measurement.records import AnySubject, Measurement, Subject
@@ -82,15 +86,24 @@ def _faults_of_times(row: MeasuredRow, batch: Batch, now: float) -> Iterator[str
 
 def _faults_of_nodes(row: MeasuredRow, subject: AnySubject) -> Iterator[str]:
     blocks = len(row.least_us)
-    if row.nodes and not subject.profiled:
+    operators = _operators(subject)
+    if row.nodes and not operators:
         yield "it has nodes, and none were asked for"
     if len(row.node_us) != blocks * len(row.nodes):
         yield f"node_us has {len(row.node_us)} values for {blocks} blocks of {len(row.nodes)} nodes"
     elif row.node_us and not _within(np.array(row.node_us), 0.0, _MOST_US):
         yield "node_us is out of range"
-    operators = subject.graph.by_name.keys() if isinstance(subject, Subject) else ()
     if strangers := {member for node in row.nodes for member in node.members}.difference(operators):
         yield f"a node holds {min(strangers)[:80]!r}, which is no operator of the graph"
+
+
+def _operators(subject: AnySubject) -> AbstractSet[str]:
+    """Return the operators that nodes may hold: none where no nodes were asked for, or where an engine describes its own."""
+    if isinstance(subject, Subject):
+        return subject.graph.by_name.keys() if subject.profiled else frozenset()
+    with suppress(FormatError):
+        return copies_graph(subject.config, subject.copies, apart=apart(subject.config), around=True).by_name.keys()
+    return frozenset()
 
 
 def _within(values: npt.NDArray[np.float64], least: float, most: float) -> bool:
