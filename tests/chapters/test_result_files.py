@@ -14,6 +14,7 @@ import pytest
 import yaml
 from cold_chapter_frames import evidence as cold_evidence
 from cold_chapter_frames import frame_names
+from edgeplan.predictors.training import train_predictor
 from evaluation_evidence import full_evidence
 from law_of_latency import ABOUT, SETTINGS, rows
 from shipped_params import PARAMS_FILE
@@ -22,7 +23,6 @@ from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import run_stage
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
-from edgeplan.predictors.training import train_predictor
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_csv, read_document, read_parquet, write_parquet
 from edgeplan.zoo import FAMILIES, variants

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 from bare_card import bare_card
+from edgeplan.predictors.predictor import DevicePredictor
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.predictors.predictor import DevicePredictor
 
 SOURCES = Path(__file__).parents[2] / "workflow"
 Edgeplan = Callable[..., Any]

@@ -6,13 +6,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
+from edgeplan.chapters.prediction.sampling.singles import single_graphs
+from edgeplan.chapters.prediction.sampling.sources import ConvSource
 
 from depth import MANY, by_day
 from edgeplan.chapters.prediction.sampling import carriers
-from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.prior import ConvShape
-from edgeplan.chapters.prediction.sampling.singles import single_graphs
-from edgeplan.chapters.prediction.sampling.sources import ConvSource
 from edgeplan.engines.base import Engine
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel

@@ -9,10 +9,10 @@ from types import MappingProxyType
 import numpy as np
 import onnxruntime as ort
 import pytest
-
-from depth import MANY
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.singles import single_graphs
+
+from depth import MANY
 from edgeplan.engines.base import Engine, EngineSettings
 from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeOnGpu, _CudaSession
 from edgeplan.errors import DeviceError

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
+from edgeplan.predictors.features import FEATURES, features
+from edgeplan.predictors.kernel_tables import kernel_table
 from onnx import TensorProto, helper, numpy_helper
 
 from depth import by_day
@@ -21,8 +23,6 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
-from edgeplan.predictors.features import FEATURES, features
-from edgeplan.predictors.kernel_tables import kernel_table
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from composed_forms import COMPOSED
+from edgeplan.predictors.kernel_tables import kernel_table
 from exported_forms import DECOMPOSED, EXPORTED
 from onnx import version_converter
 from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one
@@ -25,7 +26,6 @@ from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
-from edgeplan.predictors.kernel_tables import kernel_table
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.program import build_program, step_candidates

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from edgeplan.predictors.features import features
+from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels, kernel_table
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
@@ -26,8 +28,6 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
-from edgeplan.predictors.features import features
-from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels, kernel_table
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
 

@@ -10,13 +10,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 from composed_forms import COMPOSED
+from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from exported_forms import DECOMPOSED, EXPORTED
 from onnx import numpy_helper
 from random_graphs import drawn
 from written_forms import EQUAL
 
 from depth import MANY
-from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.engines.base import Array, random_inputs
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder

@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-
-from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.kernel_tables import ModelKernels
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_predictor
+
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(trials=0, folds=3, min_rows_per_implementation=25)
 TUNED = SETTINGS.model_copy(update={"trials": 2})

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from edgeplan.predictors.adapting import NewDevice, adapt, from_scratch
+from edgeplan.predictors.distilled import load_distilled
+from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels, kernel_table
 
 from edgeplan.chapters.prediction.adapting import Adapted, judged
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
-from edgeplan.predictors.adapting import NewDevice, adapt, from_scratch
-from edgeplan.predictors.distilled import load_distilled
-from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels, kernel_table
 from edgeplan.support.frames import read_parquet
 from edgeplan.workspace import RULES, SHIPPED
 from edgeplan.zoo import VariantSpec, build_variant

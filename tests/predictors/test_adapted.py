@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from law_of_latency import ABOUT, SETTINGS, model, rows
-
-from edgeplan.errors import FormatError
 from edgeplan.predictors.adapted import (
     AdaptedPredictor,
     Member,
@@ -31,6 +28,9 @@ from edgeplan.predictors.latency import MANY_ROWS
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.strata import Strata, drawn
 from edgeplan.predictors.training import train_predictor
+from law_of_latency import ABOUT, SETTINGS, model, rows
+
+from edgeplan.errors import FormatError
 
 INTERVAL = Interval(nominal=0.9, common=0.05, single=0.0, quantile=1.0, subjects=30)
 

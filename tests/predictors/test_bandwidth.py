@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from law_of_latency import relu
-
-from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.kernels import KernelConfig, make_kernel
-from edgeplan.graph.operators.registry import BANDWIDTH_BOUND
 from edgeplan.predictors.bandwidth import Bandwidth, bytes_moved, fit_bandwidth
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.distilled import load_distilled
 from edgeplan.predictors.labels import Labels, read_labels
 from edgeplan.predictors.training import bandwidth_of, kinds_with_trees
 from edgeplan.predictors.training_rows import SINGLE, trained_on
+from law_of_latency import relu
+
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.graph.operators.registry import BANDWIDTH_BOUND
 from edgeplan.support.frames import read_document, read_parquet
 from edgeplan.workspace import SHIPPED
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from edgeplan.predictors.bandwidth import bytes_moved, fit_bandwidth
+from edgeplan.predictors.configs import ConfigTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import examples
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND
-from edgeplan.predictors.bandwidth import bytes_moved, fit_bandwidth
-from edgeplan.predictors.configs import ConfigTable
 
 KINDS = st.sampled_from(sorted(BANDWIDTH_BOUND))
 

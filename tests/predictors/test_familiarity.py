@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from edgeplan.predictors.familiarity import learnt_ranges, unfamiliar
+from edgeplan.predictors.features import features
 from law_of_latency import conv, relu
 
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.predictors.familiarity import learnt_ranges, unfamiliar
-from edgeplan.predictors.features import features
 
 PLAIN = conv(16, 64, 28)
 DEPTHWISE = replace(PLAIN, kind="dwconv", groups=16, out_channels=16)

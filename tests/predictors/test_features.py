@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edgeplan.predictors.configs import ConfigTable
+from edgeplan.predictors.features import FEATURES, FIRST_WORK, WORK_TERMS, WORK_VERSION, features, work_terms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_models import model, node, weight
@@ -13,8 +15,6 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.kernels import KernelConfig, make_kernel
 from edgeplan.graph.onnx.read import from_onnx
-from edgeplan.predictors.configs import ConfigTable
-from edgeplan.predictors.features import FEATURES, FIRST_WORK, WORK_TERMS, WORK_VERSION, features, work_terms
 
 _sizes = st.integers(1, 300)
 _small = st.integers(1, 9)

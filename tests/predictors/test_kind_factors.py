@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
 
 CALL_MS = 0.05

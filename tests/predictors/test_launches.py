@@ -9,6 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from edgeplan.predictors.configs import ConfigTable
+from edgeplan.predictors.distilled import load_distilled, save_distilled
+from edgeplan.predictors.features import FEATURES
+from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.launches import LAUNCH_FEATURES, LAUNCH_VERSION, launch_features, launch_values, launched
+from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.training import train_predictor
 from law_of_latency import ABOUT, SETTINGS, conv, rows
 from pydantic import ValidationError
 
@@ -25,14 +32,7 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opencl.dispatch import dispatch
 from edgeplan.opencl.launch import FEATURES as DISPATCHED
 from edgeplan.opencl.launch import GpuNumbers
-from edgeplan.predictors.configs import ConfigTable
-from edgeplan.predictors.distilled import load_distilled, save_distilled
-from edgeplan.predictors.features import FEATURES
-from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
-from edgeplan.predictors.launches import LAUNCH_FEATURES, LAUNCH_VERSION, launch_features, launch_values, launched
-from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.training import train_predictor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.runtime.processor import Kernel

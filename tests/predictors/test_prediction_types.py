@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from edgeplan.predictors.bandwidth import bytes_moved
+from edgeplan.predictors.configs import ConfigTable
+from edgeplan.predictors.features import LABELLED_TYPES
+from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.predictor import BYTES
 from law_of_latency import relu, reorder, rows, trained_once
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan import predict
 from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.predictors.bandwidth import bytes_moved
-from edgeplan.predictors.configs import ConfigTable
-from edgeplan.predictors.features import LABELLED_TYPES
-from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
-from edgeplan.predictors.predictor import BYTES
 from edgeplan.zoo import prior_models
 
 _HALVES, _SHAPE = replace(relu(8, 8), dtype="float16"), replace(reorder(8, 8), dtype="float16")

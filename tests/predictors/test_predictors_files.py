@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from edgeplan.predictors.predictor import DevicePredictor
 from law_of_latency import model, trained_once
 
 from edgeplan.errors import FormatError
-from edgeplan.predictors.predictor import DevicePredictor
 
 
 @pytest.fixture(scope="module")

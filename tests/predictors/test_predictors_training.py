@@ -6,12 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from law_of_latency import ABOUT, SETTINGS, TUNED, conv, law, model, relu, reorder, rows, trained_once
-
-from edgeplan.chapters.prediction.stages.training import calibrated
-from edgeplan.errors import PredictionError
-from edgeplan.graph.kernels import KernelConfig
-from edgeplan.predictors.boosting import cross_validate, parameters_for
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.forest import fit_forest
 from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subject, with_quantile_of
@@ -20,6 +14,12 @@ from edgeplan.predictors.labels import group_folds, read_labels
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.stand_ins import FACTOR
 from edgeplan.predictors.training import train_forest_predictor, train_predictor
+from law_of_latency import ABOUT, SETTINGS, TUNED, conv, law, model, relu, reorder, rows, trained_once
+
+from edgeplan.chapters.prediction.stages.training import calibrated
+from edgeplan.errors import PredictionError
+from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.boosting import cross_validate, parameters_for
 
 
 @pytest.fixture(scope="module")

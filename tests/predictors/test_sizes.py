@@ -6,9 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from law_of_latency import ABOUT, SETTINGS, conv, rows, trained_once, without_samples
-
-from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.features import FEATURES, features
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
@@ -16,6 +13,9 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.sizes import AXES, growth, nearest, nearest_of_others, packed, places, unpacked, usual
 from edgeplan.predictors.stand_ins import FACTOR
 from edgeplan.predictors.training import train_predictor
+from law_of_latency import ABOUT, SETTINGS, conv, rows, trained_once, without_samples
+
+from edgeplan.graph.kernels import KernelConfig
 
 PLAIN = conv(16, 64, 28)
 

@@ -6,6 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from edgeplan.predictors.configs import ConfigTable
+from edgeplan.predictors.features import FEATURES, features
+from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.predictor import BYTES
+from edgeplan.predictors.stand_ins import FACTOR, stand_ins
 from law_of_latency import conv, relu, trained_once
 
 from edgeplan.errors import PredictionError
@@ -13,11 +18,6 @@ from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.kinds import ELEMENTWISE
 from edgeplan.graph.operators.activations import ACTIVATIONS
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, NEAR
-from edgeplan.predictors.configs import ConfigTable
-from edgeplan.predictors.features import FEATURES, features
-from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
-from edgeplan.predictors.predictor import BYTES
-from edgeplan.predictors.stand_ins import FACTOR, stand_ins
 
 
 def _model(*configs: KernelConfig) -> ModelKernels:

@@ -12,6 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bare_card import bare_card
+from edgeplan.predictors.card import Regressor
+from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.predictors.predictor import DevicePredictor
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
 from edgeplan.chapters.cold_start.planners.registry import plan
@@ -22,10 +26,6 @@ from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import check_fits
 from edgeplan.planning.profile import Profile, check
-from edgeplan.predictors.card import Regressor
-from edgeplan.predictors.features import FEATURES, WORK_TERMS
-from edgeplan.predictors.latency import EXTRA_FEATURES
-from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.profiling import profiler
 from edgeplan.profiling.first_call_costs import kernel_of, once_ms
 from edgeplan.profiling.predicted import predicted_profiles

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from edgeplan.predictors.features import FEATURES
+from edgeplan.predictors.latency import EXTRA_FEATURES
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 from edgeplan.chapters.prediction.evaluation.tables_baselines import fit_linear
 from edgeplan.predictors.boosting import fit_work, work_time
-from edgeplan.predictors.features import FEATURES
-from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.support.rounding import nine_digits, nine_digits_each
 
 TRAIN = """

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from edgeplan.predictors.distilled import TREES, cut, load_distilled, save_distilled
 
 from depth import by_day
 from edgeplan.chapters.prediction.distil import MAX_BYTES, MAX_CHANGE
 from edgeplan.chapters.prediction.models import kernels_of
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
-from edgeplan.predictors.distilled import TREES, cut, load_distilled, save_distilled
 from edgeplan.support.frames import read_parquet
 from edgeplan.workspace import SHIPPED
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from edgeplan.predictors.training_rows import trained_on
 from evaluation_evidence import full_evidence
 
 from edgeplan.chapters.prediction.evaluation import tables_fusion, tables_sampling
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.stages import training
 from edgeplan.errors import FormatError
-from edgeplan.predictors.training_rows import trained_on
 from edgeplan.reporting.kit import NotMeasuredError
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
+from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
+from edgeplan.predictors.training_rows import LACKING, trained_on
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
-from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
-from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
 from edgeplan.chapters.prediction.sampling.prior import ConvPrior, conv_shapes
 from edgeplan.chapters.prediction.stages import sampling
 from edgeplan.chapters.prediction.stages.sampling import measure_lacking
@@ -21,7 +22,6 @@ from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
-from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.zoo import prior_models
 
 ROOT = Path(__file__).parents[3]

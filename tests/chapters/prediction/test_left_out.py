@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from bare_card import bare_card
-
-from edgeplan.chapters.prediction.stages.evaluation import family_left_out_ms
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.predictions import BatchPrediction
 from edgeplan.predictors.predictor import DevicePredictor
+
+from edgeplan.chapters.prediction.stages.evaluation import family_left_out_ms
 
 COUNT = 40
 BY_KIND = np.random.default_rng(2).uniform(1.0, 10.0, (2, COUNT)) * np.array([[3.0], [1.0]])

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from bare_card import bare_card
+from edgeplan.predictors.card import Regressor
+from edgeplan.predictors.features import WORK_TERMS
+from edgeplan.predictors.predictor import DevicePredictor
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction import speed
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
-from edgeplan.predictors.card import Regressor
-from edgeplan.predictors.features import WORK_TERMS
-from edgeplan.predictors.predictor import DevicePredictor
 
 
 def _predictor(text: str) -> DevicePredictor:

@@ -11,14 +11,22 @@ from random import Random
 import numpy as np
 import pytest
 import yaml
-from shipped_params import PARAMS_FILE
-
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, errors_beyond_labels
 from edgeplan.chapters.prediction.sampling.carriers import build_carrier
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.carriers_large_grouped import beyond_carriers
 from edgeplan.chapters.prediction.sampling.isolated import chains, extract, fit_boundary, isolated_label
 from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
+from edgeplan.chapters.prediction.sampling.sources import (
+    FINE_GRAINED_RANGE,
+    MAX_MACS,
+    TYPICAL_MACS,
+    FocusSource,
+    PriorSource,
+    UniformSource,
+)
+from shipped_params import PARAMS_FILE
+
 from edgeplan.chapters.prediction.sampling.prior import (
     TABLE5_IN_CHANNELS,
     TABLE5_KERNELS,
@@ -30,14 +38,6 @@ from edgeplan.chapters.prediction.sampling.prior import (
     conv_shapes,
 )
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
-from edgeplan.chapters.prediction.sampling.sources import (
-    FINE_GRAINED_RANGE,
-    MAX_MACS,
-    TYPICAL_MACS,
-    FocusSource,
-    PriorSource,
-    UniformSource,
-)
 from edgeplan.chapters.prediction.sampling.sweeps import check_graphs, sweep_graphs, sweep_of
 from edgeplan.engines.base import EngineNode
 from edgeplan.graph.builder import GraphBuilder

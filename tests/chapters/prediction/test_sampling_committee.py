@@ -11,14 +11,14 @@ from random import Random
 import numpy as np
 import pytest
 import yaml
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, _affordable
+from edgeplan.chapters.prediction.sampling.committee import Committee
+from edgeplan.chapters.prediction.sampling.rows import Row, shape_of
 from quick_bench import DEVICE, measuring_alone  # noqa: F401  a fixture
 from quick_bench import SETTINGS as QUICK
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, _affordable
-from edgeplan.chapters.prediction.sampling.committee import Committee
 from edgeplan.chapters.prediction.sampling.prior import ConvPrior, ConvShape
-from edgeplan.chapters.prediction.sampling.rows import Row, shape_of
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules

@@ -6,14 +6,14 @@ import logging
 from pathlib import Path
 
 import pytest
+from edgeplan.chapters.prediction.sampling.labels import call_is_fitted
+from edgeplan.predictors.distilled import CARD, load_distilled
 
 from depth import by_day
 from edgeplan import predict
-from edgeplan.chapters.prediction.sampling.labels import call_is_fitted
 from edgeplan.chapters.prediction.stages.training import call_us
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.predictors.distilled import CARD, load_distilled
 from edgeplan.workspace import SHIPPED
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 

@@ -8,14 +8,18 @@ from random import Random
 
 import pandas as pd
 import pytest
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
+from edgeplan.chapters.prediction.sampling.labels import CounterModel
+from edgeplan.chapters.prediction.sampling.singles import single_graphs
+from edgeplan.predictors.features import FIRST_WORK, WORK_VERSION
+from edgeplan.predictors.labels import read_labels
+from edgeplan.predictors.training import bandwidth_of
+from edgeplan.predictors.training_rows import SINGLE, TRAINED_ON
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
-from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
-from edgeplan.chapters.prediction.sampling.labels import CounterModel
 from edgeplan.chapters.prediction.sampling.prior import ConvPrior, conv_shapes
-from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
@@ -25,10 +29,6 @@ from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, SPECS
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
-from edgeplan.predictors.features import FIRST_WORK, WORK_VERSION
-from edgeplan.predictors.labels import read_labels
-from edgeplan.predictors.training import bandwidth_of
-from edgeplan.predictors.training_rows import SINGLE, TRAINED_ON
 from edgeplan.zoo import prior_models
 
 ROOT = Path(__file__).parents[3]

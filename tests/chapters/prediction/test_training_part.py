@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from edgeplan.chapters.prediction.training_part import train_in_process
+from edgeplan.predictors.training import train_predictor
 from law_of_latency import ABOUT, SETTINGS, rows
 
 from edgeplan.chapters.prediction import training_part
-from edgeplan.chapters.prediction.training_part import train_in_process
 from edgeplan.errors import FormatError
-from edgeplan.predictors.training import train_predictor
 
 
 def test_another_process_trains_the_same(tmp_path: Path) -> None:

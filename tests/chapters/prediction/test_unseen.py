@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from edgeplan.chapters.prediction.sampling.labels import fit_counters, label_rows, plain_layouts
+from edgeplan.predictors.training import train_predictor
 from law_of_latency import SETTINGS as TRAINING
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
-from edgeplan.chapters.prediction.sampling.labels import fit_counters, label_rows, plain_layouts
 from edgeplan.chapters.prediction.stages import unseen
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
-from edgeplan.predictors.training import train_predictor
 from edgeplan.workspace import SHIPPED
 from edgeplan.zoo.unseen import UNSEEN
 

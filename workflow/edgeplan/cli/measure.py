@@ -74,7 +74,8 @@ def headlines(found: Measured) -> Iterator[str]:
     """Yield the lines on a measurement without its kernels."""
     yield f"{found.model} on {found.device}"
     noisy = ": noisy, trust it no further" if found.noise > _NOISY else ""
-    yield f"measured    {found.latency_ms:.3f} ms as it ran (median; least {found.least_ms:.3f}), blocks differ by +-{100 * found.noise:.1f} %{noisy}"
+    differ = f"blocks differ by +-{100 * found.noise:.1f} %{noisy}"
+    yield f"measured    {found.latency_ms:.3f} ms as it ran (least {found.least_ms:.3f} ms); {differ}"
     yield f"            {found.normalised_ms:.3f} ms where the machine is quiet: it was {found.slowness:.2f} times as slow"
     if found.throttled > _WAITED:
         yield f"noise       a CPU quota stopped the model for {100 * found.throttled:.0f} % of the time: it takes less without"

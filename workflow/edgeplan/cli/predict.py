@@ -35,7 +35,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     measure: Annotated[
         float,
-        typer.Option(min=0.0, max=600.0, help="Seconds to measure, on the device, what weighs most in the interval; it is kept."),
+        typer.Option(min=0.0, max=600.0, help="Seconds to measure, on the device, what is known least; it is kept."),
     ] = 0.0,
 ) -> None:
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
@@ -80,7 +80,9 @@ def _print_prediction(found: Prediction) -> None:
         held = name(", ".join(kernel.operators))
         table.add_row(name(kernel.name), name(kernel.type), held, f"{kernel.latency_ms:.4f}", share, kernel.source)
     # part of the latency: without it the lines do not add up to the whole
-    table.add_row("(call, between kernels)", "", "", f"{found.call_ms:.4f}", f"{100 * found.call_ms / found.latency_ms:.1f} %", "")
+    table.add_row(
+        "(call, between kernels)", "", "", f"{found.call_ms:.4f}", f"{100 * found.call_ms / found.latency_ms:.1f} %", ""
+    )
     show(*lines, table)
     show(", ".join(f"{100 * share:.0f} % {source}" for source, share in found.shares.items()))
 

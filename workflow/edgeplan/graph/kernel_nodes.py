@@ -60,7 +60,8 @@ def node_config(
     Args:
         graph: that they lie in.
         members: their names, in topological order.
-        input_layout, output_layout: memory layouts, "" where they are not told.
+        input_layout: memory layout, "" where it is not told.
+        output_layout: likewise.
         implementation: the engine's kernel, likewise.
     """
     kernel = make_kernel(graph, members)

@@ -116,7 +116,6 @@ AnySubject = Subject | NodeSubject | FileSubject
 _ONE = (Operand("float32", (1,)),)
 #: A call of one node that does next to nothing, and of many: see `call_us`.
 CALLS = tuple(NodeSubject(NodeConfig("Relu", inputs=_ONE, outputs=_ONE), copies=copies) for copies in (1, 64))
-_LEAST_LABEL_US = 0.01
 
 
 @dataclass(frozen=True)
@@ -183,8 +182,3 @@ def call_us(measured: Sequence[Measurement]) -> float:
     """Return the time of a call without any node, by measurements of `CALLS`."""
     one, many = (m.latency_us for m in measured)
     return one - (many - one) / (CALLS[1].copies - CALLS[0].copies)
-
-
-def node_label_us(measurement: Measurement, copies: int, call: float) -> float:
-    """Return the time of one of so many copies, us, less that of the call."""
-    return max((measurement.latency_us - call) / copies, _LEAST_LABEL_US)

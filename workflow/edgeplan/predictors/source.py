@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, FormatError, StoreError
-from edgeplan.graph.nodes import NodeConfig
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
+from edgeplan.graph.nodes import NodeConfig
 from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.storing import load
 from edgeplan.predictors.store import own_folder, read_measured
@@ -108,7 +108,7 @@ class Source:
         if self.here or not (self.shipped or self.processor):
             return ""
         if self.scale != 1.0:
-            return f"predicted for this machine: times of {self.processor or 'another processor'} x {self.scale:.2f}, by references"
+            return f"predicted for this machine: {self.scale:.2f} times that of {self.processor or 'another'}, by references"
         rows = f"rows of {self.predictor.measured_at}, {'shipped' if self.shipped else 'of this workspace'}"
         return f"predicted for {self.processor or 'another processor'} ({rows}), not for this machine"
 

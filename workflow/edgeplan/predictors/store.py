@@ -41,11 +41,14 @@ def read_measured(folder: Path) -> dict[str, float]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             keys, us = stored["keys"], stored["us"]
-        if keys.dtype.kind != "S" or us.dtype.kind != "f" or keys.shape != us.shape or not (us > 0).all():
-            raise ValueError("it holds no times by key")
+        fits = keys.dtype.kind == "S" and us.dtype.kind == "f" and keys.shape == us.shape and bool((us > 0).all())
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         what = f"measured kernels cannot be read: {error}"
         raise FormatError(what, where=str(path), next_step="remove the file: they are then measured again") from error
+    if not fits:
+        raise FormatError(
+            "it holds no times by key", where=str(path), next_step="remove the file: they are then measured again"
+        )
     return dict(zip((key.decode() for key in keys.tolist()), us.tolist(), strict=True))
 
 

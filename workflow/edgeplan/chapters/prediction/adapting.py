@@ -21,11 +21,12 @@ from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.errors import DeviceError
 from edgeplan.graph.batches import batched
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.nodes import ExecutedModel, NodeConfig
+from edgeplan.graph.nodes import ExecutedModel
 from edgeplan.graph.onnx.write import weight_bytes
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.records import CALLS, NodeSubject, Subject, call_us, node_label_us
+from edgeplan.measurement.kernel_labels import label_us
+from edgeplan.measurement.records import CALLS, NodeSubject, Subject, call_us
 from edgeplan.predictors.nodes.features import Table
 from edgeplan.predictors.nodes.learner import Samples
 from edgeplan.predictors.nodes.storing import save
@@ -150,8 +151,8 @@ def _nodes(bench: Bench, source: Source, call: float, until: float) -> dict[str,
     waiting = iter(_by_weight(source))
     while time.monotonic() < until and (batch := list(itertools.islice(waiting, _BATCH))):
         for one, m in zip(batch, bench.measure_in_time(batch, description="kernels"), strict=True):
-            if m is not None:
-                found[one.config.key] = node_label_us(m, one.copies, call)
+            if m is not None and (label := label_us(one.config, m, call, one.copies)):
+                found[label[0].key] = label[1]
     return found
 
 

@@ -46,7 +46,10 @@ def predict(
         FormatError, DeviceError: there are no predictors of that device, or it cannot be measured.
         BusyError: it is to be measured, and another process is measuring.
     """
-    file, source = load_device(Path(device) if isinstance(device, PathLike) else device), find_predictors(str(device), None if results is None else Path(results))
+    file, source = (
+        load_device(Path(device) if isinstance(device, PathLike) else device),
+        find_predictors(str(device), None if results is None else Path(results)),
+    )
     wanted = Preparation.given(preparation, shape, set, batch)
     source = brought_here(file, source)
     executed = Teller(file, source.rules).of_file(Path(model), wanted)

@@ -151,9 +151,7 @@ def _subject(device: DeviceFile, model: Path, wanted: Preparation, folder: Path)
     return Subject(simplify(load_onnx(file)), file=file)
 
 
-def _kernels(
-    device: DeviceFile, executed: ExecutedModel, prediction: Prediction
-) -> tuple[tuple[KernelComparison, ...], str]:
+def _kernels(device: DeviceFile, executed: ExecutedModel, prediction: Prediction) -> tuple[tuple[KernelComparison, ...], str]:
     """Measure the nodes that take the longest, and return all beside what was predicted; else why there are none."""
     lines = sorted(zip(executed.nodes, prediction.kernels, strict=True), key=lambda pair: -pair[1].latency_ms)
     distinct = list(dict.fromkeys(node.config for node, _ in lines))[:_MOST_KERNELS]
@@ -161,7 +159,9 @@ def _kernels(
         found = measure_configs(device, distinct, executed.weight_bytes)
     except NotImplementedError as error:
         return (), str(error)
-    return tuple(_beside(node.config.key, node.times, line, found) for node, line in zip(executed.nodes, prediction.kernels, strict=True)), ""
+    return tuple(
+        _beside(node.config.key, node.times, line, found) for node, line in zip(executed.nodes, prediction.kernels, strict=True)
+    ), ""
 
 
 def _beside(key: str, times: int, line: KernelLatency, found: Mapping[str, float]) -> KernelComparison:

@@ -12,8 +12,9 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.kernel_labels import label_us
 from edgeplan.measurement.nominal import quiet_times
-from edgeplan.measurement.records import CALLS, NodeSubject, call_us, node_label_us
+from edgeplan.measurement.records import CALLS, NodeSubject, call_us
 from edgeplan.measurement.references import References
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents, node_settings
 from edgeplan.predictors.source import Source
@@ -111,6 +112,5 @@ def measure_configs(device: DeviceFile, configs: Sequence[NodeConfig], context_b
     with Bench(device, SETTINGS, rows, quiet_seconds=_QUIET_S) as bench:
         call = call_us(bench.measure(CALLS, description="the call"))
         found = bench.measure_in_time(subjects, description="kernels of the model")
-    return {
-        one.config.key: node_label_us(m, one.copies, call) for one, m in zip(subjects, found, strict=True) if m is not None
-    }
+    labels = (label_us(one.config, m, call, one.copies) for one, m in zip(subjects, found, strict=True) if m is not None)
+    return {label[0].key: label[1] for label in labels if label}

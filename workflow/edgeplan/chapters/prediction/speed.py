@@ -106,9 +106,7 @@ def stored_speed(path: Path) -> Speed:
         ) from error
 
 
-def measure_speed(
-    params: PredictionParams, device: str, predictor: NodePredictor, nodes: pd.DataFrame
-) -> dict[str, float]:
+def measure_speed(params: PredictionParams, device: str, predictor: NodePredictor, nodes: pd.DataFrame) -> dict[str, float]:
     """Measure the speed of predictions on this machine.
 
     Returns:

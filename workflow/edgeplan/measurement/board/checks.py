@@ -15,7 +15,7 @@ from edgeplan.errors import FormatError
 from edgeplan.graph.kernel_nodes import copies_graph
 from edgeplan.measurement.board.wire import MeasuredRow
 from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import AnySubject, Measurement, Subject
+from edgeplan.measurement.records import AnySubject, FileSubject, Measurement, Subject
 
 #: Times of runs and references, us: from a nanosecond to a day.
 _LEAST_US, _MOST_US = 1e-3, 8.64e10
@@ -101,6 +101,8 @@ def _operators(subject: AnySubject) -> AbstractSet[str]:
     """Return the operators that nodes may hold: none where no nodes were asked for, or where an engine describes its own."""
     if isinstance(subject, Subject):
         return subject.graph.by_name.keys() if subject.profiled else frozenset()
+    if isinstance(subject, FileSubject):
+        return frozenset()
     with suppress(FormatError):
         return copies_graph(subject.config, subject.copies, apart=apart(subject.config), around=True).by_name.keys()
     return frozenset()

@@ -134,11 +134,13 @@ def describe(config: NodeConfig) -> Description:
     listed = sum([len(value) for value in attributes.values() if isinstance(value, tuple) and len(value) > _BLOCK])
     shape = inputs[0].shape if inputs else ()
     dtype = inputs[0].dtype if inputs else "float32"
+    # the body of a graph's kernel is its operators, that of others their tensors
+    held = 0.0 if config.body.startswith("{") else _BODY_BYTES * len(config.body)
     sizes = _NONE | {
         "constant": 1.0,
         "read": read,
         "written": written,
-        "weights": weights + _ATTRIBUTE_BYTES * listed + (0.0 if config.body.startswith("{") else _BODY_BYTES * len(config.body)),  # a graph's kernel holds no weights there
+        "weights": weights + _ATTRIBUTE_BYTES * listed + held,
         "operands": len(inputs) + len(outputs),
         "element": _item_bytes(dtype),
         "rank": len(shape),

@@ -15,10 +15,11 @@ from edgeplan.support.lazy import lazily
 lightgbm = lazily("lightgbm")  # training alone needs it
 
 #: The paper's features: configuration, FLOPs, parameters and memory; no alignment, no padding, no implementation.
-_SEEN = [
-    SIZES.index(name)
-    for name in ("channels_in", "channels_out", "pixels", "window", "stride", "groups", "operands", "flops", "weights", "read", "written")
-]  # fmt: skip
+_NAMES = (
+    *("channels_in", "channels_out", "pixels", "window", "stride", "groups"),
+    *("operands", "flops", "weights", "read", "written"),
+)
+_SEEN = [SIZES.index(name) for name in _NAMES]
 _PARAMETERS: Mapping[str, Any] = MappingProxyType(
     {
         "boosting": "rf",

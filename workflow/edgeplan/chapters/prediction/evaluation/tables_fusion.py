@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -57,9 +56,7 @@ def table_04(evidence: Evidence) -> pd.DataFrame:
 def table_conv_fusion(evidence: Evidence) -> pd.DataFrame:
     """Tabulate the cost of each fused type over the plain Conv of the same configuration: median, and range over them."""
     frame = evidence.conv_fusion
-    wide = frame.pivot_table(
-        index="config", columns="type", values="latency_us", aggfunc="min"
-    )
+    wide = frame.pivot_table(index="config", columns="type", values="latency_us", aggfunc="min")
     if "conv" not in wide.columns:
         raise NotMeasuredError(f"there is no plain `conv` to compare with, only {', '.join(wide.columns)}")
     rows = []

@@ -19,7 +19,6 @@ from edgeplan.support.frames import write_parquet
 from edgeplan.workloads.exports import export_models
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
 
-
 #: Version of what `export_models` draws for a seed.
 EXPORTS = "exports-1"
 

@@ -20,10 +20,10 @@ from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
+from edgeplan.predictors.nodes.features import Floats, describe
 from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.storing import load
 from edgeplan.predictors.nodes.training import MeasuredModel, refitted
-from edgeplan.predictors.nodes.features import Floats
 from edgeplan.predictors.store import read_measured
 from edgeplan.support.frames import read_parquet, write_csv, write_parquet
 from edgeplan.zoo import prior_models
@@ -37,7 +37,9 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
     predictor, known = load(results / "predictors"), read_measured(results / "predictors")
     told = read_parquet(results / "nodes" / "models.parquet", *COLUMNS)
     table = read_models(zoo / "models.parquet", bases=False, variants=True)
-    truth = read_parquet(results / "evaluation" / "truth.parquet", "model_id", "family", "measured_ms", "median_ms", "repeat_ms")
+    truth = read_parquet(
+        results / "evaluation" / "truth.parquet", "model_id", "family", "measured_ms", "median_ms", "repeat_ms"
+    )
     reached = table["model_id"].isin(set(truth["model_id"]))  # where the time was short, some were left out
     table = table[reached].reset_index(drop=True)
     if list(truth["model_id"]) != list(table["model_id"]):
@@ -111,8 +113,6 @@ def _family_left_out_ms(
 
 def _breakdown(predictor: NodePredictor, executed: Mapping[str, ExecutedModel], names: Sequence[str]) -> pd.DataFrame:
     """Return what the kinds of nodes of each model take: model_id, kind, predicted_ms."""
-    from edgeplan.predictors.nodes.features import describe
-
     rows = []
     for name in names:
         found = predictor.predict(executed[name])
@@ -130,7 +130,7 @@ def _sweeps(labelled: pd.DataFrame, predictor: NodePredictor) -> pd.DataFrame:
     """Return measured and predicted latency of one convolution along one dimension (Figures 7 and 8)."""
     rows = []
     for model, part in labelled[labelled["sampler"] == parts.SWEEP].groupby("model", sort=False):
-        sweep, channels, size, out, kernel = str(model).split("-")[:5]
+        sweep, _, size, out, kernel = str(model).split("-")[:5]
         place = {"kernel_size": kernel, "input_size": size, "out_channels": out}[sweep]
         for text, us in zip(part["config"], part["latency_us"], strict=True):
             config = NodeConfig.from_json(text)

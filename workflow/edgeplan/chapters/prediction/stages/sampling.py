@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -23,7 +23,8 @@ from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import load_device
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.records import CALLS, NodeSubject, call_us, node_label_us
+from edgeplan.measurement.kernel_labels import labels_us
+from edgeplan.measurement.records import CALLS, NodeSubject, call_us
 from edgeplan.measurement.settings import node_settings
 from edgeplan.predictors.nodes.features import describe
 from edgeplan.predictors.nodes.learner import Samples, cross_validated_us
@@ -31,14 +32,16 @@ from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_parquet, write_parquet
-from edgeplan.support.rounding import nine_digits
 from edgeplan.support.machine import last_cache_bytes
+from edgeplan.support.rounding import nine_digits
 from edgeplan.support.store import stored_rows_only
 
 ADAPTIVE, HELD_OUT = "adaptive", "frozen"
 #: Share of the budget that goes to operators by themselves, whose sums are a baseline.
 _OPERATORS_SHARE = 0.1
 _BATCH = 192
+#: A label is never below this.
+_LEAST_US = 0.01
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,7 @@ class Candidate:
         return NodeSubject(self.config, self.context_bytes)
 
 
-def sample_kernels(
-    params: PredictionParams, *, device: Path, nodes: Path, rows: Path, kernels: Path, summary: Path
-) -> None:
+def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows: Path, kernels: Path, summary: Path) -> None:
     """Measure nodes and write the training table, and what it cost (docs/prediction.md)."""
     file, settings = load_device(device), params.sampling
     told = read_parquet(nodes, *COLUMNS)
@@ -174,7 +175,9 @@ class Sampler:
         frame = pd.DataFrame([row for row in self.rows if row["sampler"] == ADAPTIVE])
         configs = [NodeConfig.from_json(text) for text in frame["config"]]
         samples = Samples.of(configs, frame["context_bytes"].tolist(), frame["latency_us"].tolist(), frame["model"].tolist())
-        predicted = cross_validated_us(samples, float(last_cache_bytes()), TrainingSettings(trials=0, folds=2, seeds=(self.seed,)))
+        predicted = cross_validated_us(
+            samples, float(last_cache_bytes()), TrainingSettings(trials=0, folds=2, seeds=(self.seed,))
+        )
         return frame[["key"]].assign(error=np.clip(predicted / frame["latency_us"] - 1, -1, 1))
 
     def _stored(self, pool: list[Candidate]) -> list[Candidate]:
@@ -194,23 +197,24 @@ class Sampler:
                     self.refused += 1
                     continue
                 self.seconds[sampler] += m.seconds
-                label = node_label_us(m, one.subject.copies, self.call)
-                self.rows.append(
+                labels = labels_us(one.config, m, self.call, one.subject.copies)
+                self.rows += [
                     {
                         "subject": m.subject,
                         "model": one.model,
                         "family": one.family,
                         "sampler": sampler,
                         "round": number,
-                        "key": key_of(one.config),
-                        "config": one.config.to_json(),
+                        "key": key_of(config),
+                        "config": config.to_json(),
                         "context_bytes": one.context_bytes,
-                        "latency_us": label,
+                        "latency_us": max(us, _LEAST_US),
                         "noise": m.noise,
                         "slowness": float(np.median(1 / m.factors)),
-                        "seconds": m.seconds,
+                        "seconds": m.seconds / len(labels),
                     }
-                )
+                    for config, us in labels.items()
+                ]
         return left
 
     def seconds_of(self, sampler: str, kind: str) -> float:

@@ -111,7 +111,8 @@ def train_predictors(
             continue
         kernels_of = learn(_samples(sampled), cache, settings)
         said = time_of(kernels_of, _samples(judged))[0]
-        found_rows.append({"sampler": name, "rows": len(sampled), "seconds": sampled["seconds"].sum(), **_figures(judged["us"], said)})
+        cost = {"sampler": name, "rows": len(sampled), "seconds": sampled["seconds"].sum()}
+        found_rows.append({**cost, **_figures(judged["us"], said)})
         frame[f"{name}_sampling_ms"] = _with_convolutions(predictor, kernels_of, list(evaluated.values())) / 1e3
         if name == ADAPTIVE:
             reference = said
@@ -150,7 +151,8 @@ def _judged(split: str, rows: pd.DataFrame, learnt: pd.DataFrame, settings: Trai
         configs = [NodeConfig.from_json(text) for text in rows["config"]]
         alone = [ExecutedModel("", (ExecutedNode("", config),), config.weight_bytes) for config in configs]
         frame["forest_us"] = forest_us(learnt["config"], learnt["us"], alone, settings.seeds[0])
-    return frame[np.isfinite(frame["predicted_us"])]
+    kept: pd.DataFrame = frame[np.isfinite(frame["predicted_us"])]
+    return kept
 
 
 def _figures(measured_us: pd.Series[float], predicted_us: Floats) -> Mapping[str, float]:
