@@ -17,6 +17,7 @@ from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernel_nodes import REORDER, described, executed_graph, node_config
 from edgeplan.graph.nodes import NodeConfig
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.kernel_labels import label_us, labels_us
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
@@ -58,6 +59,14 @@ def test_every_operator_lies_in_one_executed_node(engine: Engine, name: str) -> 
     for node in model.nodes:
         assert NodeConfig.from_json(node.config.to_json()) == node.config
         assert bool(node.operators) or node.config.op == REORDER
+
+
+def test_a_graph_is_loaded_from_any_file_once_its_nodes_are_told(engine: Engine, tmp_path: Path) -> None:
+    graph = everything()
+    told = engine.told(graph)
+    with engine.load_profiled(save_onnx(graph, tmp_path / "another.onnx"), graph) as session:
+        session.run()
+        assert [(node.members, node.tensor) for node in session.profile([])[0]] == [(n.members, n.tensor) for n in told]
 
 
 def _counted(session: ProfiledSession, runs: int = 3) -> Measurement:

@@ -50,7 +50,7 @@ class DispatchingEngine(Engine):
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
         self._dnnl = Dnnl()
-        self._program: tuple[Graph, Program] | None = None
+        self._program: tuple[Graph, Program, str] | None = None
         self._asked: DispatchingProcessor | None = None  # what it would run
         self._opening = Lock()
         self._references: tuple[Loaded, Loaded] | None = None
@@ -100,8 +100,8 @@ class DispatchingEngine(Engine):
 
     def _loaded(self, model: Path, graph: Graph, *, profiling: bool, moved: bool = True) -> Loaded:
         known = self._program  # one of another thread is as good
-        if known is None or known[0] is not graph:
-            known = self._program = graph, program_of(self._dnnl, model, graph, self.settings.threads)
+        if known is None or known[0] is not graph or known[2] != model.name:  # a program names its file
+            known = self._program = graph, program_of(self._dnnl, model, graph, self.settings.threads), model.name
         processor = self.open(self._dnnl.info.block, profiling=profiling)
         try:
             return Loaded(self._dnnl, known[1], model.parent, processor, self.settings.threads, profiling, moved=moved)
