@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime.creation import Creator
-from edgeplan.runtime.linking import Recorder, TableWriter
 from edgeplan.runtime.program_file import MEMORY_KIND, UNIT, Border, Section, border_row, checksum, packed
 from edgeplan.runtime.streaming.calls import creator_of
 from edgeplan.runtime.streaming.halves import BF16, F16
 from edgeplan.runtime.streaming.program import OPERAND_COLUMNS, StreamProgram
 from edgeplan.runtime.streaming.schedules import Schedule
-from edgeplan.runtime.tape import Compiler, tape_facts, tape_sections, unbound_record
+from edgeplan.runtime.tape import RecordedTape, Recorder, Written, record_sections
 from edgeplan.support.machine import machine_text
 from edgeplan.support.stamps import stamp
 
@@ -60,28 +58,17 @@ class TapedProgram:
     def __init__(self, program: StreamProgram) -> None:
         self.program = program
         recorder = Recorder()
-        self._library = recorder.info
-        writer, creator = TableWriter(recorder), creator_of(recorder, program)
+        self._library, tape = recorder.info, RecordedTape(recorder)
+        creator = creator_of(recorder, program)
         with recorder.without_primitive_cache():  # what is offered in a fresh process
-            calls = [self._calls(recorder, creator, writer, number) for number in range(len(program.kernels))]
-        compiled = Compiler(writer.tables()).compiled()
-        records = [unbound_record(compiled, of_kernel) for of_kernel in calls]
-        starts = np.cumsum([0, *map(len, records)])[:-1]
-        self._facts = tape_facts(compiled)
-        self._sections = {
-            **tape_sections(compiled),
-            Section.RECORDS: [word for record in records for word in record],
-            Section.RECORD_STARTS: starts,
-            **_rows_of(program),
-        }
-
-    def _calls(self, recorder: Recorder, creator: Creator, writer: TableWriter, number: int) -> tuple[tuple[int, ...], ...]:
-        kernel, threads = self.program.kernels[number], self.program.threads
-        recorder.set_threads(threads)
-        try:
-            return writer.unbound(creator.create(kernel.step, kernel.implementation, generate=False), threads)
-        finally:
+            recorder.set_threads(program.threads)
+            made = [creator.create(one.step, one.implementation, generate=False) for one in program.kernels]
             recorder.set_threads(1)
+            calls = [tape.calls(created, program.threads) for created in made]
+        written = Written(tape)
+        records = [written.record(of_kernel, bound=False) for of_kernel in calls]
+        self._facts = written.facts
+        self._sections = {**written.sections, **record_sections(records), **_rows_of(program)}
 
     def packed(
         self,
