@@ -97,8 +97,8 @@ def cold_program(
     }  # fmt: skip
     sections: dict[Section, Any] = {
         **written.sections,
-        Section.INPUTS: map(border_row, program.inputs),
-        Section.OUTPUTS: map(border_row, program.outputs),
+        Section.INPUTS: [border_row(border) for border in program.inputs],
+        Section.OUTPUTS: [border_row(border) for border in program.outputs],
         **record_sections(records),
         Section.STEP_NAMES: [step.name for step in steps],
         Section.LATER: [NOTHING if step is None else next(later) for step in program.later],

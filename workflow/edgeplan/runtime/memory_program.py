@@ -126,8 +126,8 @@ def _rows_of(program: StreamProgram) -> dict[Section, Any]:
     """The steps of a program, and what they work on."""
     firsts = accumulate((len(step.operands) for step in program.steps), initial=0)
     return {
-        Section.INPUTS: map(border_row, program.inputs),
-        Section.OUTPUTS: map(border_row, program.outputs),
+        Section.INPUTS: [border_row(border) for border in program.inputs],
+        Section.OUTPUTS: [border_row(border) for border in program.outputs],
         Section.STEP_NAMES: program.step_names,
         Section.STEPS: [
             (step.kernel, first, step.weights_at, step.weight_bytes, step.stored_bytes)
