@@ -42,7 +42,7 @@ class ModelFile(NamedTuple):
 
 @dataclass(frozen=True)
 class ColdProgram:
-    """What a cold start runs, before it is packed.
+    """Holds what a cold start runs, before it is packed.
 
     Attributes:
         facts: of the model, the schedule and sizes, by the names of `program_file.FACTS`.

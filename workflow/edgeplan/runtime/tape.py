@@ -148,7 +148,7 @@ class Tape:
         return self._add(DESCRIPTORS, [Operation(words.ASK, "dnnl_primitive_desc_query_md", given)], _objects(given))
 
     def attributes(self, posts: Sequence[tuple[str, Sequence[Given | float]]] = (), masks: Sequence[Mask] = ()) -> int:
-        """The row of attributes.
+        """The row of attributes by what is set of them.
 
         Args:
             posts: functions that append post-operations, and what they are given.
@@ -204,7 +204,7 @@ class Tape:
 
 
 def _objects(given: Iterable[Given | float]) -> Iterator[Object]:
-    """The objects among arguments."""
+    """The objects whose handles are among arguments."""
     for one in given:
         if isinstance(one, Given) and one.role in (words.HANDLE, words.SCRATCH):
             found = one.value if one.role == words.SCRATCH else [one.value]
