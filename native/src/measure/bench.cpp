@@ -1,8 +1,6 @@
 // Single records of a cold start's program, prepared and executed stage by stage with the code of a session.
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
-#include <new>
 
 #include "../../include/measure.h"
 #include "../loops/threads.h"
@@ -15,26 +13,6 @@ using guarding::last_of_thread;
 using library::Onednn;
 
 namespace {
-
-// Bytes of a program, at a line of the cache as a file of it is mapped.
-class Content {
- public:
-  Content(const void* bytes, std::size_t count) : from_(std::aligned_alloc(format::ALIGNMENT, rounded(count))) {
-    if (from_ == nullptr) throw std::bad_alloc();
-    std::memcpy(from_, bytes, count);
-  }
-  ~Content() { std::free(from_); }
-  Content(const Content&) = delete;
-  Content& operator=(const Content&) = delete;
-
-  const void* from() const { return from_; }
-
- private:
-  static std::size_t rounded(std::size_t count) {
-    return (count + format::ALIGNMENT - 1) / format::ALIGNMENT * format::ALIGNMENT;
-  }
-  void* from_;
-};
 
 // Objects that were made together, and what was prepared with them.
 struct Making {
@@ -53,7 +31,7 @@ struct Making {
 // Memory that was touched: which step pays for a huge page depends on its neighbours.
 std::shared_ptr<Region> touched(Word bytes) {
   auto made = std::make_shared<Region>(bytes);
-  std::memset(made->data(), 0, static_cast<std::size_t>(bytes));
+  std::memset(made->data(), 0, size(bytes));
   return made;
 }
 
@@ -61,8 +39,7 @@ std::shared_ptr<Region> touched(Word bytes) {
 
 struct ep_bench {
   ep_bench(const void* bytes, std::size_t count, const char* named, const char* cache, const ep_bench* shared)
-      : content(bytes, count),
-        program(content.from(), count),
+      : program(bytes, count),
         library(Onednn::load(named, program.text(program.facts().library))),
         memory(shared != nullptr ? shared->memory
                                  : touched(program.facts().arena_bytes + program.facts().weights_bytes)),
@@ -86,7 +63,7 @@ struct ep_bench {
   Preparation& preparation() const { return makings.back()->preparation; }
 
   void require_record(Word record) const {
-    if (record < 0 || record >= program.rows<Word>(format::RECORD_STARTS).length) refuse("there is no such record");
+    if (record < 0 || record >= program.records()) refuse("there is no such record");
   }
 
   Word prepare(Word record, Word place) {
@@ -118,7 +95,7 @@ struct ep_bench {
 
   Word fetch(Word record, bool mapped, Word segment) {
     require_record(record);
-    loops::Head head = preparation().record(record);
+    loops::Head head = program.record(record);
     head.source = mapped ? loops::MAPPED : loops::COPIED;
     head.segment = segment;
     preparer.spans.clear();
@@ -140,7 +117,6 @@ struct ep_bench {
     if (ran == loops::FAILED) library.failed_execution(own.status);
   }
 
-  const Content content;
   const Program program;
   const Onednn& library;
   const std::shared_ptr<Region> memory;

@@ -15,13 +15,13 @@ void require_fitting(const program::Program& program, const session::Schedule& s
   const auto inside = [&](Word at, Word bytes) { return at >= 0 && at <= schedule.arena_bytes - bytes; };
   const auto step = [&](Word number) { return -1 <= number && number < steps.length; };
   bool fits = true;
-  for (Word k = 0; k < buffers.length; ++k) fits &= inside(schedule.buffers[static_cast<std::size_t>(k)], buffers[k].bytes);
+  for (Word k = 0; k < buffers.length; ++k) fits &= inside(schedule.buffers[size(k)], buffers[k].bytes);
   for (Word k = 0; k < steps.length; ++k) {
-    const auto at = static_cast<std::size_t>(k);
+    const auto at = size(k);
     fits &= steps[k].weight_bytes == 0 || inside(schedule.weights[at], steps[k].weight_bytes);
     fits &= step(schedule.after[at]) && step(schedule.again[at]);
   }
-  if (!fits) throw Error{EP_INPUT, "the schedule does not fit the program", program.text(program.facts().model), "make it anew"};
+  if (!fits) throw Error{EP_INPUT, "the schedule does not fit the program", program.model(), "make it anew"};
 }
 
 session::Schedule schedule_of(const program::Program& program, const ep_schedule& given) {
@@ -47,7 +47,7 @@ ep_status on(ep_session* session, Work work) {
 EP_EXPORT ep_status ep_measure_stream(const char* folder, const ep_stream_options* options, const ep_schedule* schedule,
                                       std::uint64_t budget, ep_session** session) {
   return guarding::open_as(session, folder, [&](const std::string& named) {
-    auto program = std::make_unique<program::Program>(named + "/program.bin", session::plan_again(format::MEMORY));
+    auto program = std::make_unique<program::Program>(named + "/program.bin");
     session::MemoryOptions chosen;
     chosen.library = options->library;
     if (options->readers != nullptr) chosen.readers.assign(options->readers, options->readers + options->reader_count);
@@ -102,7 +102,7 @@ EP_EXPORT ep_status ep_measure_read_ms(ep_session* session, double* ms) {
 
 EP_EXPORT ep_status ep_measure_pages(ep_session* session, int running, std::int64_t* runs, std::size_t* count) {
   return on(session, [&](MemorySession& memory) {
-    const session::Runs found = memory.pages(running != 0);
+    const session::Runs found = memory.stream().pages().found(running != 0);
     std::copy_n(found.begin(), std::min(found.size(), *count), runs);
     *count = found.size();
   });

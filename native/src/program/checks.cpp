@@ -16,7 +16,7 @@ constexpr const char* NO_GROUP = "a record lacks a group that it needs";
 Held::Held(const Program& program)
     : program_(program),
       facts_(program.facts()),
-      layout_{facts_.descriptors, facts_.attributes, facts_.primitives, facts_.memories},
+      layout_(program.layout()),
       constants_(program.rows<char>(format::CONSTANTS)) {
   const format::Facts& f = facts_;
   for (const Word count : {f.descriptors, f.attributes, f.primitives, f.memories, f.scratch, f.steps})

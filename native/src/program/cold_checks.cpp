@@ -72,12 +72,11 @@ class Stack : Held {
   }
 
   Word loaded(const Recipe& one) const {
-    constexpr Word SIZES[] = {4, 4, 8, 1, 1, 1, 2};
     Word apart = 0;
     require(0 <= one.dtype && one.dtype < 7 && 1 <= one.stride && one.stride <= MOST_STRIDE, NO_RECIPE);
     require(one.count >= 1 && !__builtin_mul_overflow(one.count - 1, one.stride, &apart), NO_RECIPE);
     require(apart <= file(one).bytes, NO_RECIPE);
-    require_inside(one.offset, apart + SIZES[one.dtype], file(one).bytes, NO_RECIPE);
+    require_inside(one.offset, apart + format::SIZES[one.dtype], file(one).bytes, NO_RECIPE);
     return one.count;
   }
 

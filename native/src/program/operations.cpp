@@ -78,16 +78,15 @@ Layout::Kind kind_of(char letter) {
 Layout::Kind Layout::kind(Word handle) const {
   if (handle < 0 || handle >= handles()) return NOTHING;
   if (handle < descriptors) return DESCRIPTOR;
-  const Word beyond = handle - descriptors;
-  if (beyond >= 2 * (attributes + primitives)) return MEMORY;
-  if (beyond < 2 * attributes) return beyond % 2 == 0 ? ATTRIBUTES : POST_OPS;
-  return beyond % 2 == 0 ? PRIMITIVE : DESCRIBED;
+  if (handle >= first_memory()) return MEMORY;
+  const bool first = (handle - descriptors) % 2 == 0;
+  if (handle < first_primitive()) return first ? ATTRIBUTES : POST_OPS;
+  return first ? PRIMITIVE : DESCRIBED;
 }
 
 Word Layout::group_of(Word handle) const {
-  const Word pairs = attributes + primitives, beyond = handle - descriptors;
-  if (beyond < 0) return handle;
-  return descriptors + (beyond < 2 * pairs ? beyond / 2 : beyond - pairs);
+  if (handle < descriptors) return handle;
+  return handle < first_memory() ? descriptors + (handle - descriptors) / 2 : handle - attributes - primitives;
 }
 
 namespace {

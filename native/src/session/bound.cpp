@@ -1,15 +1,10 @@
 #include "bound.h"
 
 #include <malloc.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "session.h"
-
-using session::BoundCalls;
-using session::Rows;
+using namespace session;
 
 namespace {
 
@@ -17,21 +12,15 @@ constexpr Word DROP_EVERY = 8;  // kernels made
 constexpr loops::Status BAD_INDEX = 100;
 constexpr char INT64_ROWS[] = "rows_by_int64";
 
-std::size_t size(Word count) { return static_cast<std::size_t>(count); }
-
 // What the library offers depends on its cache of primitives: descriptors that differ in the strides of axes of size 1
 // count as equal there, so an implementation that was found for one of them is offered for the other.
-class NoPrimitiveCache {
+class NoPrimitiveCache : Fixed {
  public:
   explicit NoPrimitiveCache(const library::Onednn& onednn) : onednn_(onednn) {
     onednn.call("dnnl_get_primitive_cache_capacity", loops::address(&before_));
     onednn.call("dnnl_set_primitive_cache_capacity", 0);
   }
-  ~NoPrimitiveCache() {
-    reinterpret_cast<loops::Four>(onednn_.function("dnnl_set_primitive_cache_capacity"))(before_, 0, 0, 0);
-  }
-  NoPrimitiveCache(const NoPrimitiveCache&) = delete;
-  NoPrimitiveCache& operator=(const NoPrimitiveCache&) = delete;
+  ~NoPrimitiveCache() { onednn_.function("dnnl_set_primitive_cache_capacity")(before_, 0, 0, 0); }
 
  private:
   const library::Onednn& onednn_;
@@ -41,14 +30,8 @@ class NoPrimitiveCache {
 }  // namespace
 
 Rows::Rows(const WeightsFile& file, const Word* block, bool wide)
-    : file_(file), at_(block[0]), rows_(block[1]), bytes_(block[2]), count_(block[3]), wide_(wide) {
-  room_ = size(((bytes_ + PAGE - 1) / PAGE + 1) * PAGE);
-  void* found = mmap(nullptr, room_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (found == MAP_FAILED) throw std::bad_alloc();
-  pages_ = static_cast<char*>(found);
-}
-
-Rows::~Rows() { munmap(pages_, room_); }
+    : file_(file), at_(block[0]), rows_(block[1]), bytes_(block[2]), count_(block[3]), wide_(wide),
+      pages_(zeroed(rounded(bytes_, PAGE) + PAGE)) {}
 
 // The row of an index; NOTHING where there is none.
 Word Rows::index(Word indices, Word place) const {
@@ -60,7 +43,7 @@ Word Rows::index(Word indices, Word place) const {
 // Have a row at the beginning of the pages, from where it begins in the first one on.
 void Rows::read(Word row) {
   const Word begin = at_ + row * bytes_, first = begin / PAGE * PAGE;
-  iovec piece{pages_, size((begin + bytes_ - first + PAGE - 1) / PAGE * PAGE)};
+  iovec piece{pages_.get(), size(rounded(begin + bytes_ - first, PAGE))};
   file_.read(first, &piece, 1);
 }
 
@@ -78,7 +61,7 @@ loops::Status Rows::call(Word given, Word, Word, Word operands) {
   for (const auto& [row, place] : picked) {
     if (row != held) rows.read(row);
     held = row;
-    std::memcpy(reinterpret_cast<char*>(target + place * rows.bytes_), rows.pages_ + (rows.at_ + row * rows.bytes_) % PAGE,
+    std::memcpy(reinterpret_cast<char*>(target + place * rows.bytes_), rows.pages_.get() + (rows.at_ + row * rows.bytes_) % PAGE,
                 size(rows.bytes_));
   }
   return 0;
@@ -91,12 +74,11 @@ BoundCalls::BoundCalls(const library::Onednn& onednn, const program::Program& pr
       program_(program),
       file_(file),
       objects_(onednn, program, nullptr),
-      kernels_(library::Onednn::kernels_of(program, plan_again(format::MEMORY))) {
+      kernels_(library::Onednn::kernels_of(program)) {
   const NoPrimitiveCache none(onednn);  // equal steps share their kernel anyway
-  const Word kernels = program.rows<Word>(format::RECORD_STARTS).length;
   try {
     own_.stream = onednn.stream();
-    for (Word kernel = 0; kernel < kernels; ++kernel) {
+    for (Word kernel = 0; kernel < program.records(); ++kernel) {
       if (kernel % DROP_EVERY == 0) pages.drop();
       make(kernel);
     }
@@ -116,15 +98,14 @@ BoundCalls::~BoundCalls() { destroy(); }
 
 void BoundCalls::destroy() {
   for (const Word memory : memories_) objects_.destroy_memory(memory);
-  if (own_.stream != 0) reinterpret_cast<loops::Four>(onednn_.function("dnnl_stream_destroy"))(own_.stream, 0, 0, 0);
+  onednn_.end_stream(own_.stream);
 }
 
 void BoundCalls::make(Word kernel) {
   first_call_.push_back(calls_.size());
   first_reach_.push_back(reaches_.size());
   onednn_.set_threads(static_cast<int>(program_.facts().threads));
-  const Word* record = program_.rows<Word>(format::RECORDS).from + program_.rows<Word>(format::RECORD_STARTS)[kernel];
-  const auto& head = *reinterpret_cast<const loops::Head*>(record);
+  const loops::Head& head = program_.record(kernel);
   const Word* row = reinterpret_cast<const Word*>(&head + 1);
   for (Word k = 0; k < head.groups; ++k) objects_.ensure(*row++);
   for (Word k = 0; k < head.calls; ++k) {

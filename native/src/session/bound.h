@@ -15,13 +15,10 @@
 namespace session {
 
 // Rows of a table in the file of weights, which a step reads as its indices name them.
-class Rows {
+class Rows : Fixed {
  public:
   // block: where the table begins in the file, its rows, the bytes of one, and how many are picked
   Rows(const WeightsFile& file, const Word* block, bool wide);
-  ~Rows();
-  Rows(const Rows&) = delete;
-  Rows& operator=(const Rows&) = delete;
   // As a kernel is called, with the addresses of indices and target; Error: EP_MODEL.
   static loops::Status call(Word rows, Word, Word, Word operands);
 
@@ -31,17 +28,14 @@ class Rows {
   const WeightsFile& file_;
   const Word at_, rows_, bytes_, count_;
   const bool wide_;
-  char* pages_;  // room for a row where it lies in the file
-  std::size_t room_;
+  const Mapped pages_;  // room for a row where it lies in the file
 };
 
-class BoundCalls {
+class BoundCalls : Fixed {
  public:
   // Make the kernels; pages of the library that only this needs are dropped again. Error: EP_DEVICE.
   BoundCalls(const library::Onednn& onednn, const program::Program& program, const WeightsFile& file, LibraryPages& pages);
   ~BoundCalls();
-  BoundCalls(const BoundCalls&) = delete;
-  BoundCalls& operator=(const BoundCalls&) = delete;
 
   // Give all operands their addresses; weights lie in the arena, or where the file is mapped (else null).
   void place(const Schedule& schedule, const char* arena, const char* mapped);
@@ -62,7 +56,7 @@ class BoundCalls {
   const program::Program& program_;
   const WeightsFile& file_;
   Objects objects_;
-  std::vector<loops::Four> kernels_;
+  const std::vector<loops::Four> kernels_;
   loops::Own own_{};
   std::vector<Word> memories_;
   std::vector<std::unique_ptr<Word[]>> arguments_;

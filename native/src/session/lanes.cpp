@@ -17,8 +17,6 @@ constexpr Word LATE_NS = 1'000'000, NONE = -1;
 // Of a step: its kernels made ahead, found made, its weights read and transformed, its calls written down.
 constexpr std::size_t SPANS = 5;
 
-std::size_t index(Word number) { return static_cast<std::size_t>(number); }
-
 }  // namespace
 
 Lanes::Lanes(const library::Onednn& library, const program::Program& program, Preparation& preparation, bool steals,
@@ -32,19 +30,19 @@ Lanes::Lanes(const library::Onednn& library, const program::Program& program, Pr
   const auto bounds = program.rows<Word>(format::BOUNDS), later = program.rows<Word>(format::LATER);
   for (Word k = 0; k < bounds.length / 2; ++k) {
     Lane& lane = lanes_.emplace_back(library, static_cast<int>(k));
-    lane.preparer.spans.reserve(SPANS * index(facts.steps));
+    lane.preparer.spans.reserve(SPANS * size(facts.steps));
     lane.next = bounds[2 * k];
     lane.end = bounds[2 * k + 1];
     if (k == 0) continue;
     lane.slower = facts.equal_cores != 0 ? 0 : facts.little_ratio - 1;
-    if (index(k) <= preparing.size()) lane.processors = {preparing[index(k - 1)]};
+    if (size(k) <= preparing.size()) lane.processors = {preparing[size(k - 1)]};
   }
   for (Word step = 0; step < later.length; ++step)
     if (later[step] >= 0) later_steps_.push_back(step);
-  prepared_.resize(index(facts.steps));
+  prepared_.resize(size(facts.steps));
   later_.resize(later_steps_.size());
-  items_.resize(index(facts.steps));
-  times_.resize(2 * index(facts.steps));
+  items_.resize(size(facts.steps));
+  times_.resize(2 * size(facts.steps));
   own_.stream = lanes_.front().preparer.stream = library.stream();
 }
 
@@ -97,17 +95,17 @@ void Lanes::run_thread(Lane& lane) {
 bool Lanes::stopped() const { return load(&stop_) != 0; }
 
 // Tell whether a step's calls are there.
-bool Lanes::ready(Word step) const { return load(&items_[index(step)].first) != nullptr; }
+bool Lanes::ready(Word step) const { return load(&items_[size(step)].first) != nullptr; }
 
 // Tell whether a step's weights can be had at once.
 bool Lanes::arrived(Word step) const {
-  return preparation_.record(step).source == loops::NO_WEIGHTS || load(arrived_) > step;
+  return program_.record(step).source == loops::NO_WEIGHTS || load(arrived_) > step;
 }
 
 // The next step of a lane, or of another that is behind; `NONE` where there is none.
 Word Lanes::take(Lane& lane, bool steals) {
   for (std::size_t k = 0; k < (steals ? lanes_.size() : 1); ++k) {
-    Lane& other = lanes_[(index(lane.preparer.core) + k) % lanes_.size()];
+    Lane& other = lanes_[(size(lane.preparer.core) + k) % lanes_.size()];
     if (load(&other.next) >= other.end) continue;
     const Word found = loops::next_number(&other.next);
     if (found < other.end) return todo_[found];
@@ -153,10 +151,10 @@ bool Lanes::make_ahead(Lane& lane) {
 
 void Lanes::prepare(Lane& lane, Word step) {
   const Word begun = now_ns();
-  Prepared& made = prepared_[index(step)];
+  Prepared& made = prepared_[size(step)];
   preparation_.prepare(lane.preparer, step, made);
   linger(lane.preparer.spans, begun, lane.slower);
-  loops::Item& item = items_[index(step)];
+  loops::Item& item = items_[size(step)];
   item.end = made.end;
   put(&item.first, made.first);
 }
@@ -237,9 +235,9 @@ void Lanes::prepare_later(Lane& lane) {
   while (!stopped()) {
     const Word k = loops::next_number(&next_later_);
     if (k >= static_cast<Word>(later_steps_.size())) return;
-    const Word step = later_steps_[index(k)], record = records[step];
-    char* shared = preparation_.record(record).source == loops::SHARED ? preparation_.weights_of(step) : nullptr;
-    preparation_.prepare(lane.preparer, record, later_[index(k)], shared);
+    const Word step = later_steps_[size(k)], record = records[step];
+    char* shared = program_.record(record).source == loops::SHARED ? preparation_.weights_of(step) : nullptr;
+    preparation_.prepare(lane.preparer, record, later_[size(k)], shared);
   }
 }
 
@@ -265,7 +263,7 @@ void Lanes::finish_later() {
   require_no_failure();
   later_items_ = items_;
   for (std::size_t k = 0; k < later_steps_.size(); ++k) {
-    loops::Item& item = later_items_[index(later_steps_[k])];
+    loops::Item& item = later_items_[size(later_steps_[k])];
     item.first = later_[k].first;
     item.end = later_[k].end;
   }

@@ -11,15 +11,13 @@
 
 namespace session {
 
-class Lanes {
+class Lanes : Fixed {
  public:
   // `steals`: whether a lane with nothing left takes from others. The main lane is driven by the thread that executes,
   // each other one by a thread of its own, on its processor of `preparing` (none: any).
   Lanes(const library::Onednn& library, const program::Program& program, Preparation& preparation, bool steals,
         const std::vector<int>& preparing);
   ~Lanes();
-  Lanes(const Lanes&) = delete;
-  Lanes& operator=(const Lanes&) = delete;
 
   // Start the threads of the preparing lanes; `arrived`: steps before it have their weights in memory.
   void start(const Word& arrived);

@@ -10,7 +10,6 @@ using namespace session;
 namespace {
 
 constexpr Word MIB = 1 << 20;
-constexpr std::int32_t EXECUTE = 3;  // a stage of spans
 
 Word budget_of(std::uint64_t bytes) { return static_cast<Word>(std::min<std::uint64_t>(bytes, std::uint64_t{1} << 60)); }
 
@@ -25,18 +24,17 @@ Error too_small(Word budget, Word least) {
 
 Runs runs_of(const Program& program, format::Id id) {
   const auto rows = program.rows<Word>(id);
-  return Runs(rows.from, rows.from + rows.length);
+  return Runs(rows.begin(), rows.end());
 }
 
 }  // namespace
 
 std::unique_ptr<session::Session> session::open_memory(const std::string& folder, std::unique_ptr<Program> program,
-                                                       const Options& given) {
+                                                       const ep_options& given) {
   MemoryOptions options;
   options.library = given.library;
   options.budget = given.budget;
-  const auto readers = program->rows<Word>(format::READERS);
-  options.readers.assign(readers.from, readers.from + readers.length);
+  for (const Word reader : program->rows<Word>(format::READERS)) options.readers.push_back(static_cast<int>(reader));
   return std::make_unique<MemorySession>(folder, std::move(program), std::move(options));
 }
 
@@ -56,7 +54,7 @@ bool MemorySession::has_finer() {
   struct stat found;
   if (plans_.size() > 1) return true;
   if (stat(folder.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return false;
-  add(folder, std::make_unique<Program>(folder + "/program.bin", plan_again(format::MEMORY)));
+  add(folder, std::make_unique<Program>(folder + "/program.bin"));
   return true;
 }
 
@@ -75,16 +73,16 @@ MemorySession::Found MemorySession::choose(Word budget) {
   throw too_small(budget, least);
 }
 
-std::unique_ptr<LibraryPages> MemorySession::library_pages() const {
+LibraryPages MemorySession::library_pages() const {
   const void* inside = onednn_.inside();
-  if (options_.records) return std::make_unique<RecordedPages>(inside);
   Runs running = runs_of(program(), format::PAGES_RUNNING);
-  if (narrow_limit(program()) == format::NOTHING || running.empty()) return std::make_unique<LibraryPages>(inside);
-  return std::make_unique<KeptPages>(inside, runs_of(program(), format::PAGES_MAKING), std::move(running));
+  if (options_.records || running.empty() || narrow_limit(program()) == format::NOTHING)
+    return LibraryPages(inside, options_.records);
+  return LibraryPages(inside, runs_of(program(), format::PAGES_MAKING), std::move(running));
 }
 
 std::unique_ptr<WeightsFile> MemorySession::weights(std::size_t plan) const {
-  onednn_.require(*plans_[plan].program, plans_[plan].folder, plan_again(format::MEMORY));
+  onednn_.require(*plans_[plan].program, plans_[plan].folder);
   return std::make_unique<WeightsFile>(plans_[plan].folder, *plans_[plan].program);
 }
 
@@ -128,11 +126,6 @@ void MemorySession::use(Found found) {
   schedule_ = std::move(found.chosen.schedule);
 }
 
-Runs MemorySession::pages(bool running) {
-  auto* recorded = dynamic_cast<RecordedPages*>(&stream().pages());
-  return recorded != nullptr ? recorded->found(running) : Runs{};
-}
-
 std::vector<ep_span> MemorySession::trace() const {
   std::vector<ep_span> found;
   if (stream_ == nullptr || !stream_->ran()) return found;
@@ -145,21 +138,22 @@ std::vector<ep_span> MemorySession::trace() const {
 double MemorySession::fact(const std::string& name) const {
   const format::Facts& facts = program().facts();
   const format::Schedule& schedule = program().rows<format::Schedule>(format::SCHEDULES)[row_];
-  if (name == "threads") return static_cast<double>(facts.threads);
-  if (name == "steps") return static_cast<double>(facts.steps);
-  if (name == "budget_bytes") return static_cast<double>(schedule.budget_bytes);
+  const auto number = [](Word value) { return static_cast<double>(value); };
+  if (name == "threads") return number(facts.threads);
+  if (name == "steps") return number(facts.steps);
+  if (name == "budget_bytes") return number(schedule.budget_bytes);
   if (name == "predicted_ms") return schedule.predicted_ms;
   if (name == "bytes_per_ms") return facts.bytes_per_ms;
   if (name == "others") return facts.others;
-  if (name == "limit_bytes") return static_cast<double>(std::max<Word>(0, narrow_limit(program())));
-  if (name == "isolated") return static_cast<double>(facts.isolated);
+  if (name == "limit_bytes") return number(std::max<Word>(0, narrow_limit(program())));
+  if (name == "isolated") return number(facts.isolated);
   if (stream_ == nullptr) return std::nan("");
-  if (name == "bytes_read") return static_cast<double>(stream_->bytes_read());
-  if (name == "waited_ns") return static_cast<double>(stream_->waited_ns());
+  if (name == "bytes_read") return number(stream_->bytes_read());
+  if (name == "waited_ns") return number(stream_->waited_ns());
   if (name == "direct") return stream_->direct();
-  if (name == "streamed_bytes") return static_cast<double>(stream_->streamed_bytes());
+  if (name == "streamed_bytes") return number(stream_->streamed_bytes());
   if (name == "widened_per_ms") return stream_->widened_per_ms();
-  if (name == "run_ns") return static_cast<double>(stream_->began_ns());
-  if (name == "ended_ns") return stream_->ran() && facts.steps > 0 ? static_cast<double>(stream_->times().back()) : 0;
+  if (name == "run_ns") return number(stream_->began_ns());
+  if (name == "ended_ns") return stream_->ran() && facts.steps > 0 ? number(stream_->times().back()) : 0;
   return std::nan("");
 }

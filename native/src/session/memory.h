@@ -28,7 +28,6 @@ class MemorySession : public Session {
   double fact(const std::string& name) const override;
 
   Stream& stream();  // made anew where making another one failed
-  Runs pages(bool running);
 
  private:
   // The plan, or the one in finer parts beside it.
@@ -43,7 +42,7 @@ class MemorySession : public Session {
   Found choose(Word budget);
   bool has_finer();
   void add(const std::string& folder, std::unique_ptr<Program> program);
-  std::unique_ptr<LibraryPages> library_pages() const;
+  LibraryPages library_pages() const;
   std::unique_ptr<WeightsFile> weights(std::size_t plan) const;
   void make(std::unique_ptr<WeightsFile> file);
   void use(Found found);

@@ -1,7 +1,6 @@
 #include "preparation.h"
 
 #include "../loops/threads.h"
-#include "session.h"
 
 using namespace session;
 using loops::address;
@@ -11,7 +10,7 @@ using loops::Head;
 namespace {
 
 constexpr Word SOURCE = 1, TARGET = 17;  // arguments of `dnnl_primitive_execute`
-constexpr std::size_t CALL_WORDS = sizeof(Call) / sizeof(Word);
+constexpr Word CALL_WORDS = sizeof(Call) / sizeof(Word);
 
 // Behind the head of a record are the groups that its step needs, then its slots, then its calls.
 const Word* groups_of(const Head& record) { return reinterpret_cast<const Word*>(&record + 1); }
@@ -40,11 +39,6 @@ Word mark(Preparer& preparer, Stage stage, Word number, Word begun) {
 
 }  // namespace
 
-Preparer::~Preparer() {
-  const auto destroy = reinterpret_cast<loops::Four>(library.function("dnnl_stream_destroy"));
-  if (stream != 0) destroy(stream, 0, 0, 0);
-}
-
 Preparation::Preparation(const library::Onednn& library, const program::Program& program, Objects& objects,
                          Weights& weights, char* weights_at)
     : library_(library),
@@ -52,9 +46,7 @@ Preparation::Preparation(const library::Onednn& library, const program::Program&
       objects_(objects),
       weights_(weights),
       weights_at_(weights_at),
-      records_(program.rows<Word>(format::RECORDS)),
-      starts_(program.rows<Word>(format::RECORD_STARTS)),
-      kernels_(library::Onednn::kernels_of(program, plan_again(format::COLD_START))) {}
+      kernels_(library::Onednn::kernels_of(program)) {}
 
 void Preparation::make(const Head& record) {
   const Word* groups = groups_of(record);
@@ -63,7 +55,7 @@ void Preparation::make(const Head& record) {
 
 void Preparation::create(Preparer& preparer, Word number) {
   const Word begun = loops::now_ns();
-  make(record(number));
+  make(program_.record(number));
   mark(preparer, CREATE, number, begun);
 }
 
@@ -75,13 +67,13 @@ char* Preparation::fetch(Preparer& preparer, const Head& record, Word number, ch
 }
 
 char* Preparation::weights_of(Word number) const {
-  const Head& found = record(number);
+  const Head& found = program_.record(number);
   return found.source == loops::MAPPED ? weights_.mapped(found) : weights_at_ + found.place;
 }
 
 // Kernels are made before weights are fetched: with the page cache evicted these are on their way meanwhile.
 void Preparation::prepare(Preparer& preparer, Word number, Prepared& into, char* weights) {
-  const Head& head = record(number);
+  const Head& head = program_.record(number);
   if (weights == nullptr) weights = weights_at_ + head.place;
   Word begun = loops::now_ns();
   make(head);
@@ -103,19 +95,15 @@ void Preparation::transform(Preparer& preparer, Word number, char* to) {
   const std::vector<char*> read = weights_.read(number, preparer.staging);
   begun = mark(preparer, READ, number, begun);
   char* const* next = read.data();
-  const auto wanted = weights_.raw_of(number);
-  for (Word slot = 0; slot < wanted.length; ++slot) {
-    const Values values = weights_.recipes().make(wanted[slot], preparer.staging, next);
-    convert(preparer, wanted[slot], values, to + wanted[slot].offset);
-  }
+  for (const format::Raw& raw : weights_.raw_of(number))
+    convert(preparer, raw, made(program_, raw, preparer.staging, next), to + raw.offset);
   mark(preparer, TRANSFORM, number, begun);
 }
 
 // From the layout that a recipe makes to that which the kernel reads.
 void Preparation::convert(Preparer& preparer, const format::Raw& raw, const Values& values, char* to) {
   if (raw.conversion < 0) {
-    if (values.bytes != raw.bytes) weights_.recipes().damaged();
-    std::memcpy(to, values.from, static_cast<std::size_t>(raw.bytes));
+    std::memcpy(to, values.from, size(raw.bytes));
     return;
   }
   objects_.make(raw.source);
@@ -123,7 +111,7 @@ void Preparation::convert(Preparer& preparer, const format::Raw& raw, const Valu
   const Word primitive = objects_.primitive(raw.conversion), from = objects_.handle(raw.source);
   if (objects_.reach(primitive, SOURCE, raw.source) > values.bytes ||
       objects_.reach(primitive, TARGET, raw.target) > raw.bytes)
-    weights_.recipes().damaged();
+    program_.damaged("a recipe of weights does not fit");
   if (preparer.stream == 0) preparer.stream = library_.stream();
   const auto [scratch, scratch_bytes] = objects_.scratchpad(primitive);
   const Word count = scratch_bytes > 0 ? 3 : 2;
@@ -137,9 +125,7 @@ void Preparation::convert(Preparer& preparer, const format::Raw& raw, const Valu
 }
 
 void Preparation::write(const Head& record, Prepared& into, char* weights) const {
-  const auto words = CALL_WORDS * static_cast<std::size_t>(record.calls) +
-                     static_cast<std::size_t>(record.slots + arguments_of(record));
-  into.words = std::make_unique<Word[]>(words);
+  into.words = std::make_unique<Word[]>(size(CALL_WORDS * record.calls + record.slots + arguments_of(record)));
   into.first = reinterpret_cast<Call*>(into.words.get());
   into.end = into.first + record.calls;
   const loops::Places& places = objects_.places();
@@ -155,7 +141,7 @@ void Preparation::write(const Head& record, Prepared& into, char* weights) const
     call->count = *row++;
     call->arguments = argument;
     if (primitive < 0) {  // a compiled kernel: a block of numbers for a primitive, addresses for arguments
-      call->function = kernels_[static_cast<std::size_t>(-1 - primitive)];
+      call->function = kernels_[size(-1 - primitive)];
       call->primitive = places.at_constants + *row++;
       for (Word k = 0; k < call->count; ++k, ++row)
         *argument++ = *row >= 0 ? places.at_memory + *row : weight(-1 - *row);

@@ -9,11 +9,9 @@
 namespace session {
 
 // A thread that prepares: what it needs of its own.
-struct Preparer {
+struct Preparer : Fixed {
   Preparer(const library::Onednn& used, int number) : library(used), core(number) {}
-  ~Preparer();
-  Preparer(const Preparer&) = delete;
-  Preparer& operator=(const Preparer&) = delete;
+  ~Preparer() { library.end_stream(stream); }
 
   const library::Onednn& library;
   const int core;
@@ -21,8 +19,6 @@ struct Preparer {
   Staging staging;
   std::vector<ep_span> spans;  // what was done when
 };
-
-enum Stage : std::int32_t { READ, CREATE, TRANSFORM, EXECUTE };
 
 // A step's calls, behind which are the memories of its weights and all arguments.
 struct Prepared {
@@ -37,9 +33,6 @@ class Preparation {
   Preparation(const library::Onednn& library, const program::Program& program, Objects& objects, Weights& weights,
               char* weights_at);
 
-  const loops::Head& record(Word number) const {
-    return reinterpret_cast<const loops::Head&>(records_[starts_[number]]);
-  }
   const loops::Places& places() const { return objects_.places(); }
   // Make the objects that a record needs. Error: EP_DEVICE.
   void create(Preparer& preparer, Word number);
@@ -64,8 +57,7 @@ class Preparation {
   Objects& objects_;
   Weights& weights_;
   char* weights_at_;
-  loops::Array<const Word> records_, starts_;
-  std::vector<loops::Four> kernels_;
+  const std::vector<loops::Four> kernels_;
 };
 
 }  // namespace session

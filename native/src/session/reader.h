@@ -1,16 +1,17 @@
 // Weights read past the page cache: direct I/O into memory, a few reads in flight, in the order of execution.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "../program/program.h"
 #include "error.h"
+#include "files.h"
 #include "threads.h"
 
 namespace session {
@@ -18,30 +19,22 @@ namespace session {
 constexpr Word CHUNK_BYTES = 2 << 20;  // of one read: smaller ones cost bandwidth, larger ones gain none
 
 // The file of weights, read without leaving anything of it in the page cache.
-class WeightsFile {
+class WeightsFile : Fixed {
  public:
   // Error: EP_MODEL: it is missing, or does not hold the weights of the program.
   WeightsFile(const std::string& folder, const program::Program& program);
-  ~WeightsFile();
-  WeightsFile(const WeightsFile&) = delete;
-  WeightsFile& operator=(const WeightsFile&) = delete;
 
   // Fill memory from an offset on; Error: EP_MODEL.
   void read(Word offset, iovec* pieces, int count) const;
   void require_unchanged() const;  // since it was opened; Error: EP_MODEL
-  // Whether the file system takes direct I/O; else the page cache is told to drop what was read.
-  bool direct() const { return direct_; }
+  bool direct() const { return file_.direct(); }
   const char* mapped() const;  // the file, mapped until it is closed
 
  private:
   [[noreturn]] void damaged(const std::string& why) const;
-  [[noreturn]] void failed(Word at, int code) const;
-  std::uint64_t checksum() const;
-  std::string path_;
-  int file_ = -1;
-  bool direct_ = false;
-  Word bytes_, changed_ns_ = 0;
-  mutable void* mapped_ = nullptr;
+  const program::Program& program_;
+  const File file_;
+  mutable Mapped mapped_;
 };
 
 // The weights of one step.
@@ -59,7 +52,7 @@ struct Load {
 using Widen = void (*)(const char* halves, char* values, Word count);
 
 // Loads the weights of one inference after the other, in order, each as early as its memory is free.
-class Loader {
+class Loader : Fixed {
  public:
   // Threads are kept to these processors; `widen` is for halves.
   Loader(const WeightsFile& file, Widen widen, const std::vector<int>& processors);
@@ -79,6 +72,7 @@ class Loader {
   const std::vector<Load>& loads() const { return loads_; }
 
  private:
+  using Lock = std::unique_lock<std::mutex>;
   static constexpr int THREADS = 2, MOST_PIECES = 512, SLOTS = 6;  // the system takes 1024 pieces
   // A read: how many loads are complete when it, and all before it, are.
   struct Chunk {
@@ -98,14 +92,14 @@ class Loader {
   Chunk& take();
   Chunk& front() { return chunks_[first_ % SLOTS]; }
   void work();
-  void complete(Chunk& chunk, std::optional<Error> error);
-  void widen(const Chunk& chunk);
+  void complete(Chunk& chunk, std::optional<Error> error, Lock& lock);
+  void widen(const Chunk& chunk, Lock& lock);
   void check() const;
 
   const WeightsFile& file_;
   const Widen widen_;
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t readers_ = PTHREAD_COND_INITIALIZER, waiting_ = PTHREAD_COND_INITIALIZER;
+  std::mutex mutex_;
+  std::condition_variable readers_, waiting_;
   std::vector<Load> loads_;
   std::vector<bool> present_;
   Word steps_ = 0;

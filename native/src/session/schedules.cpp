@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "reader.h"
-
 using program::Program;
 using session::Schedule;
 
@@ -32,7 +30,7 @@ void fill(const Program& program, Schedule& schedule, Word room) {
   const Word most = schedule.arena_bytes + room;
   for (const Word k : order) {
     const auto step = static_cast<std::size_t>(k);
-    const Word at = (schedule.arena_bytes + PAGE - 1) / PAGE * PAGE;
+    const Word at = rounded(schedule.arena_bytes, PAGE);
     if (schedule.weights[step] < 0 || schedule.stays(step) || at + steps[k].weight_bytes > most) continue;
     schedule.weights[step] = at;
     schedule.after[step] = format::NOTHING;

@@ -15,15 +15,6 @@ namespace session {
 
 using program::Program;
 
-struct Options {
-  const char* library = nullptr;
-  std::vector<int> processors;
-  int continuous = -1;
-  bool fixed = false;
-  std::uint64_t budget = 0;
-  Word begun_ns = 0;  // when opening began
-};
-
 class Session {
  public:
   virtual ~Session() = default;
@@ -45,10 +36,8 @@ class Session {
   void copy_in(const ep_buffer* inputs);
 };
 
-// The command that makes a plan of a kind again.
-std::string plan_again(std::uint32_t kind);
-
-std::unique_ptr<Session> open_cold(const std::string& folder, std::unique_ptr<Program> program, const Options& options);
-std::unique_ptr<Session> open_memory(const std::string& folder, std::unique_ptr<Program> program, const Options& options);
+std::unique_ptr<Session> open_cold(const std::string& folder, std::unique_ptr<Program> program, const ep_options& options,
+                                   Word begun_ns);
+std::unique_ptr<Session> open_memory(const std::string& folder, std::unique_ptr<Program> program, const ep_options& options);
 
 }  // namespace session

@@ -1,7 +1,5 @@
 #include "stream.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -16,16 +14,13 @@ using session::Stream;
 
 namespace {
 
-constexpr int POPULATE_WRITE = 23;  // of Linux 5.14: older headers lack it
 constexpr Word TOUCHED_BYTES = 8 << 20;
 constexpr Word READS = 33;  // whose median is a small load's time
-
-std::size_t size(Word count) { return static_cast<std::size_t>(count); }
 
 // Have the system give memory to an arena, ahead of the reads into it; an older one gives it where it is used first.
 void touch(char* from, Word bytes) {
   for (Word at = 0; at < bytes; at += TOUCHED_BYTES)
-    if (madvise(from + at, size(std::min(TOUCHED_BYTES, bytes - at)), POPULATE_WRITE) != 0) return;
+    if (madvise(from + at, size(std::min(TOUCHED_BYTES, bytes - at)), session::POPULATE_WRITE) != 0) return;
 }
 
 session::Widen widening(const program::Program& program) {
@@ -53,32 +48,31 @@ std::vector<Word> counts(program::Array<const format::Step> steps, bool mapped) 
 
 }  // namespace
 
-session::Arena::~Arena() {
-  if (from_ != nullptr) munmap(from_, size(bytes_));
-}
-
 void session::Arena::resize(Word bytes) {
-  const Word wanted = (std::max<Word>(1, bytes) + PAGE - 1) / PAGE * PAGE;
-  void* found = from_ == nullptr ? mmap(nullptr, size(wanted), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                                 : mremap(from_, size(bytes_), size(wanted), MREMAP_MAYMOVE);
-  if (found == MAP_FAILED) throw std::bad_alloc();
-  from_ = static_cast<char*>(found);
-  bytes_ = wanted;
-  madvise(from_, size(bytes_), MADV_HUGEPAGE);
+  const Word wanted = rounded(std::max<Word>(1, bytes), PAGE);
+  if (!memory_) {
+    memory_ = zeroed(wanted);
+  } else {
+    void* moved = mremap(from(), size(this->bytes()), size(wanted), MREMAP_MAYMOVE);
+    if (moved == MAP_FAILED) throw std::bad_alloc();
+    memory_.release();
+    memory_ = Mapped(static_cast<char*>(moved), Unmap{wanted});
+  }
+  madvise(from(), size(wanted), MADV_HUGEPAGE);
 }
 
 Stream::Stream(const library::Onednn& onednn, const program::Program& program, std::unique_ptr<WeightsFile> file,
-               std::unique_ptr<LibraryPages> pages, const StreamOptions& options, Schedule schedule)
+               LibraryPages pages, const StreamOptions& options, Schedule schedule)
     : onednn_(onednn),
       program_(program),
       steps_(program.rows<format::Step>(format::STEPS)),
       options_(options),
       file_(std::move(file)),
-      pages_((pages->begin(), std::move(pages))),
-      calls_(onednn, program, *file_, *pages_),
+      pages_((pages.begin(), std::move(pages))),
+      calls_(onednn, program, *file_, pages_),
       loader_(*file_, widening(program), options.readers),
       loaded_before_(counts(steps_, options.mapped)) {
-  pages_->made();
+  pages_.made();
   apply(std::move(schedule));
 }
 
@@ -187,7 +181,7 @@ void Stream::execute() {
     if (k < steps) loader_.ended(first + k);
   }
   executed_ = true;
-  if (settling_ > 0 && settling_-- > 0 && begun) pages_->executed();
+  if (settling_ > 0 && settling_-- > 0 && begun) pages_.executed();
   file_->require_unchanged();
   unsettled_ = !begun;
   clean_ = taking_ = true;
@@ -209,7 +203,7 @@ void Stream::after(Word step) {
     }
     calls_.times[size(2 * step + 1)] = loops::now_ns();
   }
-  if (!executed_) pages_->drop();  // what the first execution alone needs
+  if (!executed_) pages_.drop();  // what the first execution alone needs
   if (!freed_.empty()) free(step);
 }
 
@@ -217,13 +211,13 @@ void Stream::free(Word step) {
   for (const Range& range : freed_[size(step)]) {
     auto* from = reinterpret_cast<float*>(arena_.from() + range.begin);
     if (options_.debug) std::fill_n(from, (range.end - range.begin) / 4, std::numeric_limits<float>::quiet_NaN());
-    const Word begin = (range.begin + PAGE - 1) / PAGE * PAGE, end = range.end / PAGE * PAGE;
+    const Word begin = rounded(range.begin, PAGE), end = range.end / PAGE * PAGE;
     if (options_.gives_back && begin < end) madvise(arena_.from() + begin, size(end - begin), MADV_DONTNEED);
   }
 }
 
 void Stream::settle() {
-  if (unsettled_) pages_->executed();
+  if (unsettled_) pages_.executed();
   unsettled_ = false;
 }
 

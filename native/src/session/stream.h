@@ -15,33 +15,26 @@ struct StreamOptions {
 };
 
 // Memory on huge pages that can be resized: pages that are in memory stay there, to get others takes time.
-class Arena {
+class Arena : Fixed {
  public:
-  Arena() = default;
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
   void resize(Word bytes);  // Error: std::bad_alloc, and it is as before
-  char* from() const { return from_; }
-  Word bytes() const { return bytes_; }
+  char* from() const { return memory_.get(); }
+  Word bytes() const { return memory_.get_deleter().bytes; }
 
  private:
-  char* from_ = nullptr;
-  Word bytes_ = 0;
+  Mapped memory_;
 };
 
-class Stream {
+class Stream : Fixed {
  public:
   // Error: EP_MODEL, EP_DEVICE, or there is not enough memory.
   Stream(const library::Onednn& onednn, const program::Program& program, std::unique_ptr<WeightsFile> file,
-         std::unique_ptr<LibraryPages> pages, const StreamOptions& options, Schedule schedule);
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+         LibraryPages pages, const StreamOptions& options, Schedule schedule);
 
   // Run by another schedule from the next inference on. Weights are loaded anew, but for those that stay where they are.
   void apply(Schedule schedule);
   const Schedule& schedule() const { return schedule_; }
-  char* at(Word buffer, Word offset) const { return arena_.from() + schedule_.buffers[static_cast<std::size_t>(buffer)] + offset; }
+  char* at(Word buffer, Word offset) const { return arena_.from() + schedule_.buffers[size(buffer)] + offset; }
 
   void fill();  // load what memory has room for before the next inference begins
   // One inference, of which `write` writes the inputs to their places; outputs are taken before `taken`. Error: EP_MODEL, EP_DEVICE.
@@ -58,7 +51,7 @@ class Stream {
 
   double stream_ms();  // to read all weights while nothing else runs; the next run begins anew
   double read_ms();    // of a small load that nothing else is read beside; the next run begins anew
-  LibraryPages& pages() { return *pages_; }
+  LibraryPages& pages() { return pages_; }
   const std::vector<Word>& times() const { return calls_.times; }
   bool ran() const { return executed_; }
   Word began_ns() const { return began_ns_; }
@@ -89,7 +82,7 @@ class Stream {
   const program::Array<const format::Step> steps_;
   const StreamOptions options_;
   std::unique_ptr<WeightsFile> file_;
-  std::unique_ptr<LibraryPages> pages_;
+  LibraryPages pages_;
   BoundCalls calls_;
   Arena arena_;
   Loader loader_;

@@ -1,11 +1,6 @@
 #include "weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-
-#include "region.h"
-#include "session.h"
 
 using namespace session;
 using loops::Head;
@@ -13,10 +8,6 @@ using loops::Head;
 namespace {
 
 constexpr Word POPULATED_AT_ONCE = 2 << 20;
-
-std::string beside(const std::string& folder, const std::string& path) {
-  return folder + "/" + path.substr(path.rfind('/') + 1);
-}
 
 }  // namespace
 
@@ -36,14 +27,11 @@ Weights::Weights(const program::Program& program, const std::string& folder)
 
 Weights::Weights(const program::Program& program, const std::string& folder, const std::string& cache)
     : program_(program),
-      recipes_(program, folder),
       raw_(program.rows<format::Raw>(format::RAW)),
-      files_(static_cast<std::size_t>(program.rows<format::File>(format::FILES).length)) {
-  const auto starts = program.rows<Word>(format::RECORD_STARTS), records = program.rows<Word>(format::RECORDS);
+      files_(size(program.rows<format::File>(format::FILES).length)) {
   for (Word k = 0; k < program.facts().steps; ++k) {
-    const Word source = reinterpret_cast<const Head&>(records[starts[k]]).source;
-    maps_ = maps_ || source == loops::MAPPED;
-    has_raw_ = has_raw_ || source == loops::RAW;
+    maps_ = maps_ || program.record(k).source == loops::MAPPED;
+    has_raw_ = has_raw_ || program.record(k).source == loops::RAW;
   }
   if (raw_.length > 0) open_model(folder);
   if (cache.empty()) return;
@@ -51,21 +39,15 @@ Weights::Weights(const program::Program& program, const std::string& folder, con
   if (maps_) map();
 }
 
-Weights::~Weights() {
-  if (map_ != nullptr) munmap(map_, static_cast<std::size_t>(cache_.bytes()));
-}
-
 void Weights::map() {
-  if (map_ != nullptr) munmap(map_, static_cast<std::size_t>(cache_.bytes()));
-  map_ = nullptr;
+  map_.reset();
   if (!cache_.open() || cache_.bytes() == 0) return;
-  void* found = mmap(nullptr, static_cast<std::size_t>(cache_.bytes()), PROT_READ, MAP_PRIVATE, cache_.descriptor(), 0);
-  if (found == MAP_FAILED) damaged("they cannot be mapped: " + system_says());
-  map_ = static_cast<char*>(found);
+  map_ = session::mapped(cache_.descriptor(), cache_.bytes(), MAP_PRIVATE);
+  if (!map_) damaged("they cannot be mapped: " + system_says());
 }
 
 void Weights::damaged(const std::string& why) const {
-  throw Error{EP_MODEL, "the weights are damaged: " + why, cache_.path(), plan_again(format::COLD_START)};
+  throw Error{EP_MODEL, "the weights are damaged: " + why, cache_.path(), program_.plan_again()};
 }
 
 // What cannot be read is told: a touch would end the process. Part by part: meanwhile the address space is locked, and
@@ -73,8 +55,7 @@ void Weights::damaged(const std::string& why) const {
 void Weights::populate(const Head& record, Word number) const {
   const Word end = record.segment + record.bytes;
   for (Word part = record.segment / PAGE * PAGE; part < end; part += POPULATED_AT_ONCE) {
-    const auto length = static_cast<std::size_t>(std::min(POPULATED_AT_ONCE, end - part));
-    if (madvise(map_ + part, length, POPULATE_READ) == 0) continue;
+    if (madvise(map_.get() + part, size(std::min(POPULATED_AT_ONCE, end - part)), POPULATE_READ) == 0) continue;
     if (errno == EINVAL) return;  // a kernel without it: the first touch brings the pages
     damaged("those of record " + std::to_string(number) + " cannot be read: " + system_says());
   }
@@ -91,8 +72,7 @@ char* Weights::cached(const Head& record, Word number, char* target) {
     copied_ = true;
   }
   const auto checksums = program_.rows<std::uint64_t>(format::CHECKSUMS);
-  if (checks_ && number < checksums.length &&
-      program::checksum(found, static_cast<std::size_t>(record.bytes)) != checksums[number])
+  if (checks_ && number < checksums.length && program::checksum(found, size(record.bytes)) != checksums[number])
     damaged(std::string("those of step '") + program_.text(program_.rows<Word>(format::STEP_NAMES)[number]) +
             "' were changed");
   return found;
@@ -100,64 +80,58 @@ char* Weights::cached(const Head& record, Word number, char* target) {
 
 // Beside the plan, else where the model was when it was planned. What is wrong is told when it is needed.
 void Weights::open_model(const std::string& folder) {
-  const auto known = program_.rows<format::File>(format::FILES);
-  for (Word k = 0; k < known.length; ++k)
-    open_file(files_[static_cast<std::size_t>(k)], folder, program_.text(known[k].path), known[k]);
-}
-
-void Weights::open_file(ModelFile& model, const std::string& folder, const std::string& path, const format::File& known) {
-  model.file = File(beside(folder, path));
-  if (!model.file.open()) model.file = File(path);
-  if (!model.file.open())
-    model.problem = {EP_MODEL, "cannot open the model: " + system_says(), path, "put the model back, or plan again"};
-  else if (!model.file.is(known.stamp) && !(model.file.bytes() == known.bytes && model.file.checksum() == known.checksum))
-    model.problem = {EP_MODEL, "the model changed since the plan was made", model.file.path(),
-                     plan_again(format::COLD_START)};
+  auto model = files_.begin();
+  for (const format::File& known : program_.rows<format::File>(format::FILES)) {
+    const std::string path = program_.text(known.path);
+    auto& [file, used, problem] = *model++;
+    file = File(folder + "/" + path.substr(path.rfind('/') + 1));
+    if (!file.open()) file = File(path);
+    if (!file.open())
+      problem = {EP_MODEL, "cannot open the model: " + system_says(), path, "put the model back, or plan again"};
+    else if (!file.is(known.stamp) && !(file.bytes() == known.bytes && file.checksum() == known.checksum))
+      problem = {EP_MODEL, "the model changed since the plan was made", file.path(), program_.plan_again()};
+  }
 }
 
 loops::Array<const format::Raw> Weights::raw_of(Word record) const {
-  const auto* end = raw_.from + raw_.length;
   const auto before = [](const format::Raw& raw, Word number) { return raw.record < number; };
-  const auto* first = std::lower_bound(raw_.from, end, record, before);
-  return {first, std::lower_bound(first, end, record + 1, before) - first};
+  const auto* first = std::lower_bound(raw_.begin(), raw_.end(), record, before);
+  return {first, std::lower_bound(first, raw_.end(), record + 1, before) - first};
+}
+
+// Parts of the model's files that the recipes of a record read, in order.
+template <class Work>
+void Weights::each_part(Word record, Work work) const {
+  const auto recipes = program_.rows<format::Recipe>(format::RECIPES);
+  for (const format::Raw& raw : raw_of(record))
+    for (Word k = raw.first; k < raw.end; ++k)
+      if (const RecipePart part = part_of(recipes[k]); part.bytes > 0) work(part, files_[size(part.file)]);
 }
 
 std::vector<char*> Weights::read(Word record, Staging& staging) {
   std::vector<char*> found;
-  const auto recipes = program_.rows<format::Recipe>(format::RECIPES);
-  const auto wanted = raw_of(record);
-  for (Word slot = 0; slot < wanted.length; ++slot) {
-    for (Word k = wanted[slot].first; k < wanted[slot].end; ++k) {
-      const Recipes::Part part = Recipes::part_of(recipes[k]);
-      if (part.bytes == 0) continue;
-      ModelFile& model = files_[static_cast<std::size_t>(part.file)];
-      if (model.problem) throw *model.problem;
-      found.push_back(staging.take(part.bytes));
-      const std::string problem = model.file.read(found.back(), part.bytes, part.offset);
-      if (!problem.empty())
-        throw Error{EP_MODEL, "cannot read the weights: " + problem, model.file.path(),
-                    "check the disk, or copy the model again"};
-      model.used = true;
-    }
-  }
+  each_part(record, [&](const RecipePart& part, const ModelFile& model) {
+    if (model.problem) throw *model.problem;
+    found.push_back(staging.take(part.bytes));
+    const std::string problem = model.file.read(found.back(), part.bytes, part.offset);
+    if (!problem.empty())
+      throw Error{EP_MODEL, "cannot read the weights: " + problem, model.file.path(),
+                  "check the disk, or copy the model again"};
+    model.used = true;
+  });
   return found;
 }
 
 std::vector<Weights::Part> Weights::parts() const {
   std::vector<Part> found;
-  const auto starts = program_.rows<Word>(format::RECORD_STARTS), records = program_.rows<Word>(format::RECORDS);
-  const auto recipes = program_.rows<format::Recipe>(format::RECIPES);
   for (Word step = 0; step < program_.facts().steps; ++step) {
-    const Head& record = reinterpret_cast<const Head&>(records[starts[step]]);
+    const Head& record = program_.record(step);
     if (record.source == loops::COPIED || record.source == loops::MAPPED)
       found.push_back({cache_.descriptor(), record.segment, record.segment + record.bytes, step});
     if (record.source != loops::RAW) continue;
-    const auto wanted = raw_of(step);
-    for (Word slot = 0; slot < wanted.length; ++slot)
-      for (Word k = wanted[slot].first; k < wanted[slot].end; ++k)
-        if (const Recipes::Part part = Recipes::part_of(recipes[k]); part.bytes > 0)
-          found.push_back({files_[static_cast<std::size_t>(part.file)].file.descriptor(), part.offset,
-                           part.offset + part.bytes, step});
+    each_part(step, [&](const RecipePart& part, const ModelFile& model) {
+      found.push_back({model.file.descriptor(), part.offset, part.offset + part.bytes, step});
+    });
   }
   return found;
 }

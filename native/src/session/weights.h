@@ -5,31 +5,28 @@
 #include <optional>
 
 #include "error.h"
+#include "files.h"
 #include "recipes.h"
 
 namespace session {
 
-class Weights {
+class Weights : Fixed {
  public:
   // Of a plan folder. Error: EP_MODEL where weights that the cold start itself needs are not there, or the model
   // changed.
   Weights(const program::Program& program, const std::string& folder);
   // For measuring: `cache` is taken as it is, "" for none.
   Weights(const program::Program& program, const std::string& folder, const std::string& cache);
-  ~Weights();
-  Weights(const Weights&) = delete;
-  Weights& operator=(const Weights&) = delete;
 
   // Weights from the cache: those that are copied go to `target`. Where they lie; Error: EP_MODEL.
   char* cached(const loops::Head& record, Word number, char* target);
   // Where mapped ones lie.
-  char* mapped(const loops::Head& record) const { return map_ + record.segment; }
+  char* mapped(const loops::Head& record) const { return map_.get() + record.segment; }
   // Have the cache mapped anew: pages that were seen before cost nothing.
   void map();
 
   // Read what the recipes of a record need; Error: EP_MODEL.
   std::vector<char*> read(Word record, Staging& staging);
-  const Recipes& recipes() const { return recipes_; }
   // The weights of a record that are made by recipes.
   loops::Array<const format::Raw> raw_of(Word record) const;
 
@@ -49,21 +46,21 @@ class Weights {
  private:
   struct ModelFile {
     File file;
-    std::atomic<bool> used{false};
+    mutable std::atomic<bool> used{false};
     std::optional<Error> problem;
   };
 
   void open_model(const std::string& folder);
-  static void open_file(ModelFile& model, const std::string& folder, const std::string& path, const format::File& known);
+  template <class Work>
+  void each_part(Word record, Work work) const;
   [[noreturn]] void damaged(const std::string& why) const;
   void populate(const loops::Head& record, Word number) const;
 
   const program::Program& program_;
-  Recipes recipes_;
   loops::Array<const format::Raw> raw_;
   File cache_;
   std::atomic<bool> copied_{false};
-  char* map_ = nullptr;
+  Mapped map_;
   bool maps_ = false, checks_ = false, has_raw_ = false;  // of the cold start's own steps
   std::vector<ModelFile> files_;
 };
