@@ -19,7 +19,7 @@ using loops::Function;
 namespace {
 
 constexpr const char* INSTALL = "pip install 'edgeplan[runtime]', or name oneDNN's library with EDGEPLAN_ONEDNN";
-constexpr int MAJOR = 3, CPU = 1, IN_ORDER = 1, UNIMPLEMENTED = 3, IMPLEMENTATION_NAME = 8, INVALID_INDEX = 100;
+constexpr int MAJOR = 3, CPU = 1, IN_ORDER = 1, UNIMPLEMENTED = 3, IMPLEMENTATION_NAME = 8;
 constexpr const char* STATUSES[] = {"success",       "out of memory", "invalid arguments",
                                     "unimplemented", "last implementation reached", "runtime error", "not required"};
 

@@ -9,6 +9,8 @@
 
 namespace library {
 
+constexpr loops::Status INVALID_INDEX = 100;  // of compiled kernels, beside the statuses of oneDNN
+
 // This machine's text, as support/machine.py makes it of the same facts: a plan is not run on another one.
 std::string machine();
 

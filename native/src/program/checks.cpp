@@ -39,7 +39,7 @@ const char* Held::constant(Word offset, Word bytes) const {
 Records::Records(const Program& program)
     : Held(program),
       needs_(check_operations(program)),
-      met_(static_cast<std::size_t>(layout_.groups()), format::NOTHING),
+      met_(size(layout_.groups()), format::NOTHING),
       words_(rows<Word>(format::RECORDS)),
       starts_(rows<Word>(format::RECORD_STARTS)),
       kernels_(rows<Word>(format::KERNELS)) {}

@@ -9,11 +9,11 @@ namespace program {
 
 template <class T>
 T& at(std::vector<T>& rows, Word k) {
-  return rows[static_cast<std::size_t>(k)];
+  return rows[size(k)];
 }
 template <class T>
 const T& at(const std::vector<T>& rows, Word k) {
-  return rows[static_cast<std::size_t>(k)];
+  return rows[size(k)];
 }
 
 // A program, and how it is held to something.

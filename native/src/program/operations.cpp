@@ -100,8 +100,8 @@ class Operations : Held {
         makes_(rows<Word>(format::MADE)),
         values_(rows<Word>(format::VALUES)),
         roles_(rows<loops::Role>(format::ROLES)),
-        made_(static_cast<std::size_t>(layout_.handles())),
-        copied_(static_cast<std::size_t>(std::min(facts_.scratch, kinds_.length)), format::NOTHING) {}
+        made_(size(layout_.handles())),
+        copied_(size(std::min(facts_.scratch, kinds_.length)), format::NOTHING) {}
 
   Needs checked() {
     const auto starts = rows<Word>(format::STARTS);
@@ -123,9 +123,8 @@ class Operations : Held {
 
  private:
   void find_signatures() {
-    const auto names = rows<Word>(format::FUNCTIONS);
-    for (Word k = 0; k < names.length; ++k) {
-      const std::string name = program_.text(names[k]);
+    for (const Word offset : rows<Word>(format::FUNCTIONS)) {
+      const std::string name = program_.text(offset);
       const auto named = [&](const Signature& one) { return name == one.name; };
       const auto found = std::find_if(std::begin(SIGNATURES), std::end(SIGNATURES), named);
       require(found != std::end(SIGNATURES), "it calls a function that no program calls");

@@ -101,28 +101,23 @@ void Program::adopt() {
   text_ = text.from;
   records_ = rows<Word>(format::RECORDS);
   record_starts_ = rows<Word>(format::RECORD_STARTS);
-  const auto held = [&](Word offset) { return 0 <= offset && offset < text.length; };
+  const auto require = [&](bool fits, const char* why) {
+    if (!fits) damaged(why);
+  };
+  const auto require_text = [&](Word offset) { require(0 <= offset && offset < text.length, "a text lies outside of it"); };
   const format::Facts& f = *facts_;
-  for (const Word offset : {f.model, f.machine, f.version, f.commit, f.isa, f.layout, f.library})
-    if (!held(offset)) damaged("a text lies outside of it");
-  for (const auto id : {format::FUNCTIONS, format::KERNELS, format::STEP_NAMES}) {
-    const auto names = rows<Word>(id);
-    for (Word k = 0; k < names.length; ++k)
-      if (!held(names[k])) damaged("a text lies outside of it");
-  }
+  for (const Word offset : {f.model, f.machine, f.version, f.commit, f.isa, f.layout, f.library}) require_text(offset);
+  for (const auto id : {format::FUNCTIONS, format::KERNELS, format::STEP_NAMES})
+    for (const Word name : rows<Word>(id)) require_text(name);
+  for (const format::File& file : rows<format::File>(format::FILES)) require_text(file.path);
   for (const auto id : {format::INPUTS, format::OUTPUTS}) {
-    const auto borders = rows<format::Border>(id);
-    for (Word k = 0; k < borders.length; ++k) {
-      const format::Border& border = borders[k];
-      Word bytes = 0;
-      bool fits = held(border.name) && 0 <= border.rank && border.rank <= format::DIMS && 0 <= border.dtype && border.dtype < 6;
-      if (fits) bytes = format::SIZES[border.dtype];
+    for (const format::Border& border : rows<format::Border>(id)) {
+      require_text(border.name);
+      bool fits = 0 <= border.rank && border.rank <= format::DIMS && 0 <= border.dtype && border.dtype < 6;
+      Word bytes = fits ? format::SIZES[border.dtype] : 0;
       for (Word axis = 0; fits && axis < border.rank; ++axis)
         fits = border.dims[axis] >= 0 && !__builtin_mul_overflow(bytes, border.dims[axis], &bytes);
-      if (!fits || bytes != border.bytes) damaged("an input or output has no size");
+      require(fits && bytes == border.bytes, "an input or output has no size");
     }
   }
-  const auto files = rows<format::File>(format::FILES);
-  for (Word k = 0; k < files.length; ++k)
-    if (!held(files[k].path)) damaged("a text lies outside of it");
 }

@@ -102,6 +102,8 @@ double Session::set_budget(std::uint64_t) {
   throw Error{EP_INPUT, "a plan of a cold start has no budget", "ep_set_budget", "plan with edgeplan plan memory"};
 }
 
+session::Stream& Session::stream() { throw Error{EP_INPUT, "this is no plan of memory", "ep_measure", "open one"}; }
+
 void Session::copy_in(const ep_buffer* inputs) {
   const auto borders = program().rows<format::Border>(format::INPUTS);
   for (Word k = 0; k < borders.length; ++k) std::memcpy(place(borders[k]), inputs[k].data, inputs[k].bytes);

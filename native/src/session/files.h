@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "../base.h"
@@ -50,16 +51,18 @@ class File {
   Word bytes_ = 0, modified_ = 0;
 };
 
-// Call something with each line of a file, without its end; with none where it cannot be read.
+// Call something with each line of a file, without its end, until it wants no more: it returns whether to go on, or
+// nothing. With none where the file cannot be read.
 template <class Work>
 void each_line(const std::string& path, Work work) {
   std::FILE* file = std::fopen(path.c_str(), "re");
   if (file == nullptr) return;
   char* line = nullptr;
   std::size_t room = 0;
-  while (getline(&line, &room, file) > 0) {
+  for (bool more = true; more && getline(&line, &room, file) > 0;) {
     line[std::strcspn(line, "\n")] = 0;
-    work(line);
+    if constexpr (std::is_void_v<decltype(work(line))>) work(line);
+    else more = work(line);
   }
   std::free(line);
   std::fclose(file);

@@ -14,6 +14,8 @@
 namespace session {
 
 using program::Program;
+class Stream;
+struct StreamOptions;
 
 class Session {
  public:
@@ -28,6 +30,7 @@ class Session {
   // The end of a run, behind all that the caller waits for.
   virtual void ended() {}
   virtual double set_budget(std::uint64_t bytes);  // predicted ms; Error: EP_INFEASIBLE
+  virtual Stream& stream();                            // of a plan of memory; Error: EP_INPUT
   virtual void prepare_later() = 0;
   virtual std::vector<ep_span> trace() const = 0;
   virtual double fact(const std::string& name) const = 0;  // NaN where it knows none
@@ -39,5 +42,6 @@ class Session {
 std::unique_ptr<Session> open_cold(const std::string& folder, std::unique_ptr<Program> program, const ep_options& options,
                                    Word begun_ns);
 std::unique_ptr<Session> open_memory(const std::string& folder, std::unique_ptr<Program> program, const ep_options& options);
+std::unique_ptr<Session> open_memory(const std::string& folder, std::unique_ptr<Program> program, StreamOptions options);
 
 }  // namespace session
