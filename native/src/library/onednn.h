@@ -24,7 +24,6 @@ class Onednn {
   // Error: EP_FORMAT where a plan was made for another version, commit or instruction set.
   void require(const program::Program& program, const std::string& where, const std::string& machine = library::machine()) const;
 
-  // Address of a function; null where there is none.
   template <class Function = loops::Four>
   Function function(const char* name) const {
     return reinterpret_cast<Function>(symbol(name));
@@ -40,7 +39,6 @@ class Onednn {
   static std::vector<loops::Four> kernels_of(const program::Program& program);
   // Words that loops take: its functions, its engine; all else 0.
   loops::Places places() const;
-  // Error of a status that a function returned.
   [[noreturn]] void failed(const std::string& function, Word status) const;
   // Error of a status of `dnnl_primitive_execute` or a compiled kernel.
   [[noreturn]] void failed_execution(Word status) const;

@@ -1,4 +1,3 @@
-// Checks of programs of cold starts.
 #include "checks.h"
 
 using namespace program;
@@ -21,7 +20,6 @@ class Stack : Held {
         recipes_(rows<Recipe>(format::RECIPES)),
         files_(rows<format::File>(format::FILES)) {}
 
-  // Bytes of the one array that a recipe leaves.
   Word made(Word first, Word end) {
     require_inside(first, end - first, recipes_.length, NO_RECIPE);
     for (Word k = first; k < end; ++k) apply(recipes_[k]);

@@ -1,4 +1,3 @@
-// Checks of programs of memory plans.
 #include <cstring>
 
 #include "checks.h"
@@ -64,7 +63,6 @@ class Memory : Held {
     }
   }
 
-  // Rows of a table in the file, picked by indices.
   void check_rows(const Called& call) {
     const Word *block = call.block, rows = block[1], bytes = block[2], count = block[3];
     Word table = 0, picked = 0;

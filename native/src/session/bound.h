@@ -14,9 +14,22 @@
 #include "objects.h"
 #include "pages.h"
 #include "reader.h"
-#include "schedules.h"
 
 namespace session {
+
+// Where buffers and weights lie in the arena, and when weights are loaded.
+struct Schedule {
+  bool back_to_back = false;  // inferences follow each other; else memory is filled before each
+  Word arena_bytes = 0;
+  std::vector<Word> buffers;               // address of each buffer
+  std::vector<Word> weights;               // of each step's weights; NOTHING: it has none
+  std::vector<Word> after, again;          // of each step's load (reader.h, Load)
+  bool stays(std::size_t step) const { return weights[step] >= 0 && again[step] == static_cast<Word>(step); }
+  bool operator==(const Schedule& other) const {
+    return back_to_back == other.back_to_back && arena_bytes == other.arena_bytes && buffers == other.buffers &&
+           weights == other.weights && after == other.after && again == other.again;
+  }
+};
 
 // Rows of a table in the file of weights, which a step reads as its indices name them.
 class Rows : Fixed {

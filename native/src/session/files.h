@@ -34,7 +34,6 @@ class File {
   bool direct() const { return direct_; }
   // Tell whether it is the one that a plan knows, by so many numbers of its stamp.
   bool is(const Word* stamp, Word numbers = ALL) const;
-  // The digest of its contents.
   std::uint64_t checksum() const;
   // Tell whether its contents changed since it was opened.
   bool changed() const;

@@ -112,7 +112,6 @@ class Lanes : Fixed {
   }
 
   void execute_later() { run(later_items_.data(), 0, static_cast<Word>(later_items_.size())); }
-  // What was done when in the cold start.
   std::vector<ep_span> spans() {
     std::vector<ep_span> found = spans_;
     if (!later_begun_) {
@@ -206,7 +205,6 @@ class Lanes : Fixed {
   }
 
   bool stopped() const { return loops::load(&stop_) != 0; }
-  // Tell whether a step's calls are there.
   bool ready(Word step) const { return loops::load(&items_[size(step)].first) != nullptr; }
 
   // Tell whether a step's weights can be had at once.

@@ -113,18 +113,13 @@ void Objects::ensure(Word group) {
   if (found != MADE) fail(found >> 32, found >> 8 & 0xFFFFFF);  // what the thread said that was at it
 }
 
-void Objects::make(Word group) {
-  std::vector<Word> met;
-  make(group, met);
-}
-
 // By the operations themselves: tapes that refer to themselves fail when their objects are made.
-void Objects::make(Word group, std::vector<Word>& met) {
+void Objects::make(Word group, std::vector<Word>&& met) {
   met.push_back(group);
   for (Word at = loops::INTEGERS * starts_[group]; at < loops::INTEGERS * starts_[group + 1]; ++at) {
     if (roles_[at] != loops::HANDLE) continue;
     const Word other = layout_.group_of(values_[at]);
-    if (std::find(met.begin(), met.end(), other) == met.end()) make(other, met);
+    if (std::find(met.begin(), met.end(), other) == met.end()) make(other, std::move(met));  // which stays here
   }
   ensure(group);
 }
@@ -191,7 +186,6 @@ std::pair<Word, Word> Objects::memory_of(Word handle) const {
   return {given[1], given[3]};
 }
 
-// Say what the library refused.
 void Objects::fail(Word operation, Word status) const {
   const std::string function = program_.text(program_.rows<Word>(format::FUNCTIONS)[function_of_[operation]]);
   if (kinds_[operation] != loops::WALK && status != UNIMPLEMENTED && status != NO_MORE_IMPLEMENTATIONS)

@@ -21,8 +21,8 @@ class Objects : Fixed {
 
   // Make a group's object, or wait for the thread that is at it. What it is made from must be there. Error: EP_DEVICE.
   void ensure(Word group);
-  // The same, with all that it is made from.
-  void make(Word group);
+  // The same, with all that it is made from, of which groups were met already.
+  void make(Word group, std::vector<Word>&& met = {});
   // Handles of a row of primitives: itself, and its descriptor behind it.
   Word primitive(Word row);
   // A memory over bytes, and its end.
@@ -44,7 +44,6 @@ class Objects : Fixed {
   void free_makings();
 
  private:
-  void make(Word group, std::vector<Word>& met);
   Word argument(loops::Role role, Word value);
   loops::Status operate(Word operation);
   loops::Status walk(Word described, const char* wanted) const;

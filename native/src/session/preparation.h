@@ -81,7 +81,6 @@ class Preparation {
     return found.source == loops::MAPPED ? weights_.mapped(found) : weights_at_ + found.place;
   }
 
-  // Free the memories of weights.
   void release(Prepared& prepared) const {
     const Word* memories = reinterpret_cast<const Word*>(prepared.end);
     for (Word slot = 0; slot < prepared.slots; ++slot) objects_.destroy_memory(memories[slot]);

@@ -1,4 +1,3 @@
-// The processors that a thread may use.
 #pragma once
 
 #include <sched.h>

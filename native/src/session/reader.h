@@ -70,7 +70,6 @@ class WeightsFile : Fixed {
   mutable Mapped mapped_;
 };
 
-// The weights of one step.
 struct Load {
   Word step, at, size;  // where in the file, bytes of it
   Word place;           // from the beginning of the arena
@@ -198,7 +197,6 @@ class Loader : Fixed {
     return inference_ == 0 ? 0 : (inference_ - 1) * steps_ + load.again + 1;
   }
 
-  // Pass by weights that stay in memory.
   void skip() {
     while (inference_ < horizon_ && offset_ == 0) {
       const Load& load = loads_[size(load_)];
@@ -218,7 +216,6 @@ class Loader : Fixed {
     }
   }
 
-  // Whether the next piece may be read.
   bool ready() {
     awaited_ = std::numeric_limits<Word>::max();
     if (paused_ || loads_.empty()) return false;

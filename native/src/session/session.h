@@ -21,7 +21,6 @@ class Session {
  public:
   virtual ~Session() = default;
   virtual const Program& program() const = 0;
-  // Where an input or output lies now.
   virtual void* place(const format::Border& border) = 0;
   // Error: EP_MODEL, EP_DEVICE. Inputs are copied in (`begin`), then steps run; outputs lie at their places afterwards.
   virtual void run(const ep_buffer* inputs) = 0;

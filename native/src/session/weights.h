@@ -62,7 +62,6 @@ class Weights : Fixed {
     return found;
   }
 
-  // Where mapped ones lie.
   char* mapped(const loops::Head& record) const { return map_.get() + record.segment; }
   // Have the cache mapped anew: pages that were seen before cost nothing.
   void map() {
@@ -113,7 +112,6 @@ class Weights : Fixed {
     return found;
   }
 
-  // Tell whether it is all in the page cache.
   bool in_memory() const {
     if (cache_.open() && !cache_.in_memory()) return false;
     return !has_raw_ ||
