@@ -90,7 +90,7 @@ std::string File::read(iovec* pieces, int count, Word offset) const {
     const ssize_t got = preadv(descriptor_, pieces, count, at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return system_says();
-    if (got == 0 && pieces->iov_len > 0) return "the file ends at byte " + std::to_string(at);
+    if (got == 0 && pieces->iov_len > 0) return "they end before byte " + std::to_string(at);
     at += got;
     auto left = static_cast<std::size_t>(got);  // of what was read, behind the pieces that are full
     for (; count > 0 && left >= pieces->iov_len; --count) left -= pieces++->iov_len;

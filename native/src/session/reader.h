@@ -37,6 +37,7 @@ class WeightsFile : Fixed {
   // Fill memory from an offset on; Error: EP_MODEL.
   void read(Word offset, iovec* pieces, int count) const {
     const std::string problem = file_.read(pieces, count, offset);
+    if (!problem.empty() && file_.changed()) damaged(problem);
     if (!problem.empty())
       throw Error{EP_MODEL, "cannot read the weights: " + problem, file_.path(), "check the disk, then run again"};
   }
