@@ -62,7 +62,8 @@ std::int64_t now_ns();        // CLOCK_MONOTONIC
 // An input as messages name it: float32[1,3,224,224] named 'input'.
 const char* described(const ep_tensor_info& info);
 
-// Read the values of a file of an array as NumPy writes it (versions 1 and 2, little-endian, row-major). Ends the process where it holds none, or others than are wanted.
+// Read the values of a file of an array as NumPy writes it (versions 1 and 2, little-endian, row-major). Ends the process
+// where it holds none, or others than are wanted.
 void read_array(const char* file, const ep_tensor_info& wanted, void* to);
 
 // A folder to write to, made if it is not there; ends the process where nothing can be written there.

@@ -164,7 +164,8 @@ EP_EXPORT ep_status ep_measure_execute(ep_bench* bench, const std::int64_t* prep
       items.push_back(at.prepared[size(prepared[k])]);
     }
     at.library.set_threads(threads);
-    const auto ran = loops::run_lane(at.preparation().places(), at.own, items.data(), times.data(), 0, static_cast<Word>(count), 0, 0);
+    const auto end = static_cast<Word>(count);
+    const auto ran = loops::run_lane(at.preparation().places(), at.own, items.data(), times.data(), 0, end, 0, 0);
     at.library.set_threads(1);
     if (ran == loops::FAILED) at.library.failed_execution(at.own.status);
   });

@@ -54,8 +54,8 @@ class Rows : Fixed {
     for (const auto& [row, place] : picked) {
       if (row != held) rows.read(row);
       held = row;
-      std::memcpy(reinterpret_cast<char*>(target + place * rows.bytes_), rows.pages_.get() + (rows.at_ + row * rows.bytes_) % PAGE,
-                  size(rows.bytes_));
+      std::memcpy(reinterpret_cast<char*>(target + place * rows.bytes_),
+                  rows.pages_.get() + (rows.at_ + row * rows.bytes_) % PAGE, size(rows.bytes_));
     }
     return 0;
   }

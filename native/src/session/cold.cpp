@@ -33,7 +33,8 @@ Processors chosen(const Program& program, const ep_options& options) {
   const auto lanes = size(program.rows<Word>(format::BOUNDS).length / 2);
   const auto executing = size(facts.threads);
   const std::size_t preparing = facts.equal_cores != 0 ? 0 : lanes - 1;
-  const std::vector<int> named(options.processors, options.processors + (options.processors != nullptr ? options.processor_count : 0));
+  const std::size_t count = options.processors != nullptr ? options.processor_count : 0;
+  const std::vector<int> named(options.processors, options.processors + count);
   const std::vector<int> found = named.empty() ? processors_of(0) : named;
   if (found.size() < executing + preparing) {
     const std::size_t first = std::min(found.size(), executing);
