@@ -8,8 +8,7 @@
 #include <initializer_list>
 
 #include "../include/measure.h"
-#include "npy.h"
-#include "report.h"
+#include "run.h"
 
 using namespace run;
 
@@ -108,11 +107,11 @@ Given parsed(int count, char** words) {
   for (int k = 1; k < count; ++k) {
     char* word = words[k];
     if (std::strcmp(word, "--help") == 0 || std::strcmp(word, "-h") == 0) {
-      say(Text().add("%s", HELP));
+      output.add("%s", HELP);
       end(0);
     }
     if (std::strcmp(word, "--version") == 0) {
-      say(Text().add("edgeplan-run %s\n", EDGEPLAN_VERSION));
+      output.add("edgeplan-run %s\n", EDGEPLAN_VERSION);
       end(0);
     }
     if (std::strcmp(word, "--json") == 0) given.json = true;
@@ -368,7 +367,7 @@ int main(int count, char** words) {
   report.threads = opened.fact("threads");
   if (report.of_memory) run_memory(opened, given, report, refused);
   else run_cold(opened, given, report);
-  say(given.json ? json_of(report) : lines_of(report));
+  given.json ? tell_json(report, output) : tell(report, output);
   if (refused != nullptr) refuse(EP_INFEASIBLE, refused);
   end(EP_OK);
 }

@@ -1,4 +1,4 @@
-#include "npy.h"
+#include "run.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -76,7 +76,7 @@ const char* axes_of(const ep_tensor_info& info, const char* between) {
   Text made;
   for (int axis = 0; axis < info.rank; ++axis)
     made.add("%s%lld", axis > 0 ? between : "", static_cast<long long>(info.dims[axis]));
-  return made.add("%c", 0).from;
+  return made.ended();
 }
 
 const char* axes_of(const char* header, const char* file) {
@@ -86,7 +86,7 @@ const char* axes_of(const char* header, const char* file) {
   Text made;
   for (++given; given < end; ++given)
     if (*given != ' ' && !(*given == ',' && given + 1 == end)) made.add("%c", *given);
-  return made.add("%c", 0).from;
+  return made.ended();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "process.h"
+#include "run.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -14,7 +14,6 @@ using namespace run;
 namespace {
 
 constexpr int READER_HAS_LEFT = 128 + 13;  // as of a process that SIGPIPE ended
-Text output;
 
 // 0, or the error's number.
 int write_all(int to, const char* from, std::size_t count) {
@@ -43,6 +42,8 @@ void add_formatted(Text& to, const char* format, va_list given) {
 
 }  // namespace
 
+Text run::output;
+
 void run::end(int status) {
   const int problem = write_all(STDOUT_FILENO, output.from, output.length);
   output.length = 0;
@@ -55,8 +56,7 @@ void run::end(int status) {
 }
 
 void run::refuse(int status, const char* told) {
-  const int problem = write_all(STDOUT_FILENO, output.from, output.length);
-  if (problem == 0) output.length = 0;
+  if (write_all(STDOUT_FILENO, output.from, output.length) == 0) output.length = 0;
   const Text line = Text().add("error: ").add_escaped(told, "\n").add("\n");
   write_all(STDERR_FILENO, line.from, line.length);
   end(status);
@@ -67,7 +67,7 @@ void run::refuse(int status, const char* what, const char* where, const char* ne
   lines.add_escaped(what);
   if (*where != 0) lines.add("\n  where: ").add_escaped(where);
   if (*next != 0) lines.add("\n  next:  ").add_escaped(next);
-  refuse(status, lines.add("%c", 0).from);
+  refuse(status, lines.ended());
 }
 
 Text& Text::add(const char* format, ...) {
@@ -94,20 +94,14 @@ const char* run::text(const char* format, ...) {
   va_start(given, format);
   add_formatted(made, format, given);
   va_end(given);
-  return made.add("%c", 0).from;
-}
-
-const char* run::escaped(const char* text) { return Text().add_escaped(text).add("%c", 0).from; }
-
-void run::say(const Text& lines) {
-  for (const char one : lines) output.List::add(one);
+  return made.ended();
 }
 
 Memory run::memory() {
   char status[8192];
   const int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-  const ssize_t length = file < 0 ? 0 : read(file, status, sizeof status - 1);
-  if (file >= 0) close(file);
+  const ssize_t length = read(file, status, sizeof status - 1);
+  close(file);
   status[length > 0 ? length : 0] = 0;
   return {bytes_of(status, "\nVmRSS:"),   bytes_of(status, "\nVmHWM:"),    bytes_of(status, "\nRssAnon:"),
           bytes_of(status, "\nRssFile:"), bytes_of(status, "\nRssShmem:"), bytes_of(status, "\nVmPTE:")};
@@ -115,7 +109,6 @@ Memory run::memory() {
 
 void run::reset_peak() {  // proc(5), clear_refs
   const int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-  if (file < 0) return;
   write_all(file, "5", 1);
   close(file);
 }

@@ -1,4 +1,4 @@
-#include "report.h"
+#include "run.h"
 
 #include <cmath>
 
@@ -63,7 +63,7 @@ void add_table(Text& lines, const Report& report) {
 }
 
 void add_cold(Text& lines, const Report& report) {
-  lines.add(": %.0f steps, layout %s, %.0f threads, weight cache %.1f MB\n", report.steps, escaped(report.layout),
+  lines.add(": %.0f steps, layout %s, %.0f threads, weight cache %.1f MB\n", report.steps, Text().add_escaped(report.layout).ended(),
             report.threads, report.cache_bytes / MB);
   lines.add("cold: %s\ncore-milliseconds: open %.2f", milliseconds(report.cold_ms), report.opened_ms);
   for (int k = 0; k < 4; ++k) lines.add(", %s %.2f", STAGES[k], report.stages_ms[k]);
@@ -166,15 +166,12 @@ void add_phases(Text& to, const Report& report) {
 
 }  // namespace
 
-Text run::lines_of(const Report& report) {
-  Text lines;
+void run::tell(const Report& report, Text& lines) {
   lines.add_escaped(report.model);
   report.of_memory ? add_memory(lines, report) : add_cold(lines, report);
-  return lines;
 }
 
-Text run::json_of(const Report& report) {
-  Text to;
+void run::tell_json(const Report& report, Text& to) {
   add_string(to.add("{\"model\": "), report.model);
   to.add(", \"kind\": \"%s\"", report.of_memory ? "memory" : "cold-start");
   add_named(to, "steps", report.steps);
@@ -207,5 +204,4 @@ Text run::json_of(const Report& report) {
     add_string(to.add(": "), report.files[k]);
   }
   to.add("}}\n");
-  return to;
 }

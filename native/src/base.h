@@ -1,6 +1,7 @@
 // What all parts of the library share.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 // What the package calls: everything else stays inside.
@@ -19,3 +20,14 @@
 using Word = std::int64_t;
 
 constexpr Word PAGE = 4096;  // of memory, and of what direct I/O reads
+
+constexpr std::size_t size(Word count) { return static_cast<std::size_t>(count); }
+// The least multiple of a unit that is not below so many bytes.
+constexpr Word rounded(Word bytes, Word unit) { return (bytes + unit - 1) / unit * unit; }
+
+// What stays where it was made.
+struct Fixed {
+  Fixed() = default;
+  Fixed(const Fixed&) = delete;
+  Fixed& operator=(const Fixed&) = delete;
+};

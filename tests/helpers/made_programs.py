@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime.cold_program import cold_program
+from edgeplan.runtime import constants
+from edgeplan.runtime.cold_program import ColdProgram, ModelFile, cold_program
 from edgeplan.runtime.library import LibraryInfo
-from edgeplan.runtime.linked import ENGINE, Linked, Tables, linked_of
+from edgeplan.runtime.linking import LinkedStep, RawWeight
+from edgeplan.runtime.native import words
 from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.program_file import MEMORY_KIND, PROGRAM_BIN, Border, Section, border_row, checksum, packed
-from edgeplan.runtime.tape import Compiler, tape_facts, tape_sections, unbound_record
+from edgeplan.runtime.signatures import Dims
+from edgeplan.runtime.tape import DESCRIPTORS, ENGINE, Given, Tape, Written, handle, number, record_sections
 from edgeplan.support.machine import machine_text
 from edgeplan.support.stamps import stamp
 
@@ -30,7 +33,7 @@ Array = npt.NDArray[np.float32]
 
 VALUES, BYTES, PAGE = 64, 256, 4096
 OBJECTS = ("engine", "stream", "descriptor", "attributes", "post_ops", "described", "primitive", "memory")
-_TAG, _ADD, _SRC, _SRC_1, _DST = 2, 0x1FFF0, 1, 2, 17
+_TAG, _SRC, _SRC_1, _DST = 2, 1, 2, 17
 _SOURCE = Path(__file__).parents[1] / "runtime" / "fake_onednn.c"
 _BUILD = Path(__file__).parents[2] / "native" / "build.py"
 
@@ -142,10 +145,18 @@ class Chain:
         return len(self.weights)
 
 
-def _tables(chain: Chain, later: int = 0, implementation: str = "fake:second") -> Tables:
-    made = ("dnnl_binary_primitive_desc_create", implementation)
-    own = tuple((*made, 0, threads, (ENGINE, _ADD, 0, 0, 0)) for threads in (*[1] * chain.steps, *[2] * later))
-    return Tables(((0, _TAG, VALUES),), ((),), own, tuple((0, BYTES * k) for k in range(chain.steps + 1)), ())
+def _tape(steps: int, later: int = 0, implementation: str = "fake:second") -> Tape:
+    """A primitive of each step, then those of later runs, and a memory behind each step and before the first."""
+    tape = Tape()
+    shape = (number(1), Given(words.CONSTANT, bytes(Dims(VALUES))), number(constants.F32), number(_TAG))
+    values = handle(DESCRIPTORS, tape.descriptor("dnnl_memory_desc_create_with_tag", *shape))
+    attributes = tape.attributes()
+    for k, threads in enumerate((*[1] * steps, *[2] * later)):  # each of another algorithm, else they were one
+        given = (ENGINE, number(k), values, values, values)
+        tape.primitive("dnnl_binary_primitive_desc_create", implementation, attributes, threads, given)
+    for k in range(steps + 1):
+        tape.memory(values.value.row, BYTES * k)
+    return tape
 
 
 def write_cold(
@@ -157,8 +168,9 @@ def write_cold(
     queues: Sequence[Sequence[int]] = (),
     later: bool = False,
     implementation: str = "fake:second",
-    **head: Any,
-) -> Linked:
+    outputs: Sequence[Border] = (),
+    **facts: Any,
+) -> None:
     """Write a plan folder of a cold start.
 
     Args:
@@ -169,38 +181,40 @@ def write_cold(
         queues: steps that lanes besides the main one prepare.
         later: whether later runs have kernels of their own.
         implementation: that is asked for.
-        head: more of the program's head.
+        outputs: in place of the chain's.
+        facts: more that the program says of itself.
     """
     folder.mkdir(exist_ok=True)
     count = chain.steps
     contents = [weights.tobytes() for weights in chain.weights]
 
-    def step(k: int, source: str, primitive: int) -> dict[str, Any]:
-        raw = {"role": "operand", "file": 0, "offset": BYTES * k, "size": BYTES, "shape": (VALUES,)}
-        return {
-            "name": f"step {k}", "implementation": "fake", "source": source, "slots": ((0, 0, 0, BYTES, -1),),
-            "weight_bytes": BYTES, "raw": (raw,),
-            "kind": "binary", "settings": {}, "place": BYTES * k, "segment": PAGE * k, "checksum": checksum(contents[k]),
-            "calls": ((primitive, _SRC, k, _SRC_1, -1, _DST, k + 1),),
-        }  # fmt: skip
+    def step(k: int, source: str, primitive: int) -> LinkedStep:
+        raw, calls = RawWeight("operand", 0, BYTES * k, BYTES, (VALUES,)), ((primitive, _SRC, k, _SRC_1, -1, _DST, k + 1),)
+        made = LinkedStep(f"step {k}", source, calls, ((0, 0, 0, BYTES, -1),), BYTES, (raw,), "binary", {})
+        made.place, made.segment, made.checksum = BYTES * k, PAGE * k, checksum(contents[k])
+        return made
 
     model, cache = folder / "model.bin", folder / "weights.cache"
     model.write_bytes(b"".join(contents))
     cache.write_bytes(b"".join(content.ljust(PAGE, b"\0") for content in contents))
     queued = {k for queue in queues for k in queue}
     whole = {
-        "model": "chain", "threads": 2, "layout": "nchw", "equal_cores": True, "little_ratio": 1.0,
-        "main": tuple(k for k in range(count) if k not in queued), "queues": tuple(map(tuple, queues)), "widen_from": count,
-        "inputs": (Border("x", (VALUES,), 0),), "outputs": (Border("y", (VALUES,), BYTES * count),),
+        "model": "chain", "threads": 2, "layout": "nchw", "equal_cores": True, "little_ratio": 1.0, "widen_from": count,
         "arena_bytes": BYTES * (count + 1), "weights_bytes": BYTES * count, "cache_bytes": PAGE * count,
-        "files": ({"path": str(model), "size": model.stat().st_size, "stamp": stamp(model.stat())},),
-        "cache_stamp": stamp(cache.stat()), **head,
+        "stamp": stamp(cache.stat()), **facts,
     }  # fmt: skip
     steps = [step(k, sources[k % len(sources)], k) for k in range(count)]
-    again = [step(k, "shared", count + k) for k in range(count)] if later else []
-    linked = linked_of(whole, _tables(chain, len(again), implementation), steps, again)
-    (folder / PROGRAM_BIN).write_bytes(cold_program(linked, fake.info, continuous=later))
-    return linked
+    program = ColdProgram(
+        whole,
+        ([k for k in range(count) if k not in queued], *queues),
+        [Border("x", (VALUES,), 0)],
+        outputs or [Border("y", (VALUES,), BYTES * count)],
+        [ModelFile(str(model), model.stat().st_size, stamp(model.stat()))],
+        _tape(count, count if later else 0, implementation),
+        steps,
+        [step(k, "shared", count + k) if later else None for k in range(count)],
+    )
+    (folder / PROGRAM_BIN).write_bytes(cold_program(program, fake.info, continuous=later))
 
 
 def write_memory(
@@ -227,8 +241,8 @@ def write_memory(
     folder.mkdir(exist_ok=True)
     count, file = chain.steps, folder / "weights.bin"
     file.write_bytes(b"".join(weights.tobytes().ljust(PAGE, b"\0") for weights in chain.weights))
-    compiled = Compiler(_tables(chain)).compiled()
-    records = [unbound_record(compiled, ((k, _SRC, 0, _SRC_1, 0, _DST, 0),)) for k in range(count)]
+    written = Written(_tape(count))
+    records = [written.record(((k, _SRC, 0, _SRC_1, 0, _DST, 0),), bound=False) for k in range(count)]
     streamed = range(count - resident)
     places = [1 + k % 2 for k in streamed] + [3 + k for k in range(resident)]
     after = [k - 2 if k >= 2 else -1 for k in streamed] + [-1] * resident  # the step that used the place before
@@ -238,16 +252,15 @@ def write_memory(
     schedule = [0, BYTES // 64, *(units * place for place in places), *after, *again]
     operands = [row for k in range(count) for row in ((k % 2, 0), (-1, 0), ((k + 1) % 2, 0))]
     whole = {
-        **tape_facts(compiled), "threads": 1, "steps": count, "model": "chain", "machine": machine_text(),
+        **written.facts, "threads": 1, "steps": count, "model": "chain", "machine": machine_text(),
         "version": fake.info.version, "commit": fake.info.commit, "isa": fake.info.isa, "layout": "nchw",
         "library": fake.path, "arena_bytes": arena, "weights_bytes": PAGE * count, "stamp": stamp(file.stat()),
         "isolated": isolated, "checksum": checksum(file.read_bytes()), "bytes_per_ms": 1e5, **facts,
     }  # fmt: skip
     budgets = [(1 << 20, arena, 2.0, 1.0), (1 << 20, arena, 2.0, 1.0)]
     sections: dict[Section, Any] = {
-        **tape_sections(compiled),
-        Section.RECORDS: [word for record in records for word in record],
-        Section.RECORD_STARTS: np.cumsum([0, *map(len, records)])[:-1],
+        **written.sections,
+        **record_sections(records),
         Section.INPUTS: [border_row(Border("x", (VALUES,), 0, buffer=0))],
         Section.OUTPUTS: [border_row(Border("y", (VALUES,), 0, buffer=count % 2))],
         Section.STEP_NAMES: [f"step {k}" for k in range(count)],

@@ -43,9 +43,10 @@ def test_steps_execute_with_their_own_weights(dnnl: Dnnl, built: Callable[[], Gr
     inputs = random_inputs(graph)
     with profiled(dnnl, graph, home, tmp_path) as rig:
         steps = rig.subject.program.steps
-        assert all((step.source == "raw") == (can_be_raw(step) and bool(step.slots)) for step in rig.trials.linked.steps)
+        types, pairs = rig.subject.program.types, zip(rig.trials.linked.steps, steps, strict=True)
+        assert all((linked.source == "raw") == (can_be_raw(step, types) and bool(linked.slots)) for linked, step in pairs)
         for width in rig.widths:
-            (border,) = rig.trials.linked.program.outputs
+            (border,) = rig.trials.linked.outputs
             rig.memory[border.offset :] = 0
             times = rig.run(Round(dict.fromkeys(range(len(steps)), 0), width, frozenset(range(len(steps)))), warm_runs=1)
             output = rig.memory[border.offset : border.offset + border.size].view(np.float32).copy().reshape(border.shape)

@@ -157,11 +157,11 @@ def test_a_changed_model_is_refused_where_weights_are_made_from_it(
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from edgeplan.runtime import plan_folder, weight_cache
+from edgeplan.runtime import plan_folder
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 model, folder = Path(sys.argv[1]), Path(sys.argv[2])
-weight_cache.checksum = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+plan_folder.transformed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 plan_folder.build_plan_folder(Dnnl(), model, plan_folder.cold_plan(read_folder(folder)), folder)
 """
 

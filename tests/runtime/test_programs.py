@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import replace as changed
 from plan_folders import RecordHead, records_in
 from streamed_models import MODELS, streamed
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
-from edgeplan.runtime.cold_program import cold_program
+from edgeplan.runtime.cold_program import ColdProgram, cold_program
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import Linked
 from edgeplan.runtime.native import words
 from edgeplan.runtime.plan_folder import write_linked
 from edgeplan.runtime.program_file import DIMS, NOTHING, PROGRAM_BIN, Section, read_head, rows_of, text_of
-from edgeplan.runtime.tape import Compiler, record
 
 
 @pytest.fixture(scope="module")
-def built(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Linked]:
+def built(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ColdProgram]:
     """The plan of a net whose tape has operations of every kind."""
     b = GraphBuilder("net", (1, 3, 16, 16))
     x = b.conv_bn(b.input, 16, 3, 2)
@@ -58,7 +57,7 @@ def _assert_needs(path: Path, head: RecordHead, row: np.ndarray) -> None:
     assert not rest
 
 
-def test_a_cold_start_is_packed_whole(built: tuple[Path, Linked]) -> None:
+def test_a_cold_start_is_packed_whole(built: tuple[Path, ColdProgram]) -> None:
     folder, linked = built
     path = folder / PROGRAM_BIN
     steps, later = records_in(folder)
@@ -83,9 +82,9 @@ def test_a_cold_start_is_packed_whole(built: tuple[Path, Linked]) -> None:
     assert raw["end"][-1] == len(recipes)
 
 
-def test_lanes_names_and_checksums_are_those_of_the_plan(built: tuple[Path, Linked]) -> None:
+def test_lanes_names_and_checksums_are_those_of_the_plan(built: tuple[Path, ColdProgram]) -> None:
     folder, linked = built
-    path, program = folder / PROGRAM_BIN, linked.program
+    path = folder / PROGRAM_BIN
     names = (
         Section.TODO,
         Section.BOUNDS,
@@ -97,37 +96,40 @@ def test_lanes_names_and_checksums_are_those_of_the_plan(built: tuple[Path, Link
     )
     todo, bounds, checksums, step_names, texts, files, functions = rows_of(path, *names)
     lanes = [tuple(todo[first:end].tolist()) for first, end in bounds.reshape(-1, 2)]
-    assert lanes == [program.main, *program.queues]
+    assert lanes == list(linked.lanes)
     assert checksums.tolist() == [step.checksum for step in linked.steps]
     assert [text_of(texts, at) for at in step_names] == [step.name for step in linked.steps]
-    (file,) = program.files
+    (file,) = linked.files
     assert (text_of(texts, files[0]["path"]), tuple(files[0]["stamp"])) == (file.path, file.stamp)
     asked = {text_of(texts, at) for at in functions}
     assert "dnnl_engine_create" not in asked
     assert {"dnnl_primitive_create", "dnnl_memory_create"} <= asked
     head = read_head(path)
-    assert (head.threads, head.step_count, head.queues, head.widen_from) == (2, len(linked.steps), len(program.queues), 3)
-    assert head.stamp == program.cache_stamp
+    assert (head.threads, head.step_count, head.queues, head.widen_from) == (2, len(linked.steps), len(linked.lanes) - 1, 3)
+    assert head.stamp == linked.facts["stamp"]
     assert head.cache_bytes == (folder / "weights.cache").stat().st_size
 
 
-def test_more_steps_are_records_behind_the_others(dnnl: Dnnl, built: tuple[Path, Linked], tmp_path: Path) -> None:
+def test_more_steps_are_records_behind_the_others(dnnl: Dnnl, built: tuple[Path, ColdProgram], tmp_path: Path) -> None:
     _, linked = built
     steps = linked.steps
-    extra = (replace(steps[0], place=64), replace(steps[1], source="raw", place=128))
+    extra = (changed(steps[0], place=64), changed(steps[1], source="raw", place=128))
     path = tmp_path / PROGRAM_BIN
     path.write_bytes(cold_program(linked, dnnl.info, extra=extra))
     records, starts, raw = rows_of(path, Section.RECORDS, Section.RECORD_STARTS, Section.RAW)
-    compiled = Compiler(linked.tables).compiled()
-    wanted = [word for step in extra for word in record(compiled, step)]
-    assert records[starts[-2] :].tolist() == wanted
+    heads = [RecordHead(*records[start : start + words.HEAD].tolist()) for start in starts[-2:]]
+    assert [(head.place, head.source == words.RAW, head.calls) for head in heads] == [
+        (step.place, step.source == "raw", len(step.calls)) for step in extra
+    ]
+    for head, row in zip(heads, (records[starts[-2] : starts[-1]], records[starts[-1] :]), strict=True):
+        _assert_needs(path, head, row)
     assert {*raw["record"].tolist()} > {len(starts) - 1, len(starts) - 2}
 
 
-def test_raw_weights_that_cannot_be_made_are_a_mistake(dnnl: Dnnl, built: tuple[Path, Linked]) -> None:
+def test_raw_weights_that_cannot_be_made_are_a_mistake(dnnl: Dnnl, built: tuple[Path, ColdProgram]) -> None:
     first, *rest = built[1].steps
     with pytest.raises(KeyError):
-        cold_program(replace(built[1], steps=(replace(first, kind="lstm"), *rest)), dnnl.info)
+        cold_program(replace(built[1], steps=(changed(first, kind="lstm"), *rest)), dnnl.info)
 
 
 @pytest.mark.parametrize("name", MODELS)

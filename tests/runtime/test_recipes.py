@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from edgeplan.graph.steps import Step
-from edgeplan.runtime.linked import LinkedStep, RawWeight
+from edgeplan.runtime.linking import LinkedStep, RawWeight
 from edgeplan.runtime.program_file import STORED, Operation
 from edgeplan.runtime.recipes import Instruction, can_be_raw, recipes_of
 from edgeplan.runtime.transform import SCALE, folded, values_of, widened
@@ -162,37 +162,35 @@ def _steps(draw: st.DrawFn) -> tuple[_Model, LinkedStep, tuple[Values, ...]]:
     wanted = folded(Step("one", kind, (), (), (), settings=settings), model.values())
     places = [0, *accumulate(values.nbytes for values in wanted)]
     slots = tuple((0, 0, at, values.nbytes, -1) for at, values in zip(places, wanted, strict=False))
-    return model, LinkedStep("one", "any", "raw", slots, places[-1], tuple(model.raw), kind, settings, 0, 0, 0, ()), wanted
+    return model, LinkedStep("one", "raw", (), slots, places[-1], tuple(model.raw), kind, settings), wanted
 
 
 @given(_steps())
 def test_recipes_make_the_same_bits(drawn: tuple[_Model, LinkedStep, tuple[Values, ...]]) -> None:
     model, step, wanted = drawn
-    assert can_be_raw(step)
+    assert can_be_raw(Step("one", step.kind, (), (), ()), {})
     for recipe, values in zip(recipes_of(step), wanted, strict=True):
         assert _cooked(recipe, bytes(model.file)).tobytes() == values.astype(np.float32).tobytes()
 
 
-def _step(kind: str, *weights: RawWeight) -> LinkedStep:
-    return LinkedStep("one", "any", "raw", ((0, 0, 0, 8, -1),), 8, weights, kind, {}, 0, 0, 0, ())
+def _constant(count: int, dtype: str = "int64") -> LinkedStep:
+    slots = ((0, 0, 0, 8, -1),) * count
+    return LinkedStep("one", "raw", (), slots, 8, (RawWeight("value", 0, 3, 8, (8,), 1, dtype),), "constant", {})
 
 
 @pytest.mark.parametrize("dtype", ["int64", "bool", "uint8"])
 def test_other_numbers_are_handed_on_as_they_are(dtype: str) -> None:
-    step = _step("constant", RawWeight("value", 0, 3, 8, (8,), 1, dtype))
-    assert can_be_raw(step)
-    assert recipes_of(step) == ((Instruction(Operation.BYTES, 0, 3, 8),),)
-    assert not can_be_raw(replace(step, kind="binary", raw=(replace(step.raw[0], role="operand"),)))
+    assert recipes_of(_constant(1, dtype)) == ((Instruction(Operation.BYTES, 0, 3, 8),),)
+    weights = MappingProxyType({"value": "w"})
+    assert can_be_raw(Step("one", "constant", (), (), (), weights), {"w": dtype})
+    assert not can_be_raw(Step("one", "binary", (), (), (), weights), {"w": dtype})
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "mix", "compiled", "int8_conv"])
 def test_weights_of_other_kinds_are_cached(kind: str) -> None:
-    step = _step(kind, RawWeight("weight", 0, 0, 8, (2,)))
-    assert not can_be_raw(step)
-    assert can_be_raw(replace(step, slots=()))
+    assert not can_be_raw(Step("one", kind, (), (), ()), {})
 
 
 def test_what_does_not_fit_the_slots_is_a_mistake() -> None:
-    step = _step("constant", RawWeight("value", 0, 0, 8, (2,)))
     with pytest.raises(ValueError, match="has 2 weights, 1 are made"):
-        recipes_of(replace(step, slots=2 * step.slots))
+        recipes_of(_constant(2))

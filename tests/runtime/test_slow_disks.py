@@ -10,7 +10,7 @@ from streamed_plans import BYTES_PER_MS, write_streamed_plan
 
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.native_session import open_session
-from edgeplan.runtime.phases import Phase, lateness, sureness
+from edgeplan.runtime.phases import Phase, lateness
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -34,11 +34,9 @@ def test_a_run_is_late_that_waits_longer_than_was_predicted_for_slower_reads(
         assert "90 % of the time; they were read at 10 MB/s, 50 MB/s when" in lateness(phase, rate)
 
 
-def test_a_plan_of_a_busy_machine_says_so_and_how_sure_it_is(dnnl: Dnnl, tmp_path: Path) -> None:
+def test_a_plan_of_a_busy_machine_says_so(dnnl: Dnnl, tmp_path: Path) -> None:
     found = streamed(dnnl, "plain", tmp_path, 8192)
-    for others, told in ((0.05, ""), (0.76, "76 % of the processors' time")):
+    for others in (0.05, 0.76):
         plan = write_streamed_plan(dnnl, found, tmp_path / f"plan-{others}", others)
         with open_session(plan.path) as session:
             assert (session.fact("others"), session.fact("bytes_per_ms")) == (others, BYTES_PER_MS)
-            assert told in sureness(session.fact("others"))
-            assert bool(sureness(session.fact("others"))) is bool(told)

@@ -1,14 +1,16 @@
 #include "onednn.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <mutex>
 
-#include "../loops/code_slots.h"
 #include "../session/error.h"
+
+// Has a loaded library take memory for code from one region, for good; whether it does (code_pool.cpp).
+EP_EXPORT int ep_pool_code(const char* library);
 
 using namespace library;
 using loops::Four;
@@ -17,7 +19,7 @@ using loops::Function;
 namespace {
 
 constexpr const char* INSTALL = "pip install 'edgeplan[runtime]', or name oneDNN's library with EDGEPLAN_ONEDNN";
-constexpr int MAJOR = 3, CPU = 1, IN_ORDER = 1, IMPLEMENTATION_NAME = 8, INVALID_INDEX = 100;
+constexpr int MAJOR = 3, CPU = 1, IN_ORDER = 1, UNIMPLEMENTED = 3, IMPLEMENTATION_NAME = 8;
 constexpr const char* STATUSES[] = {"success",       "out of memory", "invalid arguments",
                                     "unimplemented", "last implementation reached", "runtime error", "not required"};
 
@@ -49,7 +51,7 @@ std::string isa_name(int bits) {
 
 // libgomp reads its environment once, when it is loaded: threads wait for each other awake for about as long as
 // waking takes, then asleep. Waiting awake takes a shared core's time from the thread itself (docs/runtime.md).
-class BoundedWaits {
+class BoundedWaits : Fixed {
  public:
   BoundedWaits() : sets_(std::getenv(NAME) == nullptr && std::getenv("OMP_WAIT_POLICY") == nullptr) {
     if (sets_) setenv(NAME, "1000", 0);
@@ -57,8 +59,6 @@ class BoundedWaits {
   ~BoundedWaits() {
     if (sets_) unsetenv(NAME);
   }
-  BoundedWaits(const BoundedWaits&) = delete;
-  BoundedWaits& operator=(const BoundedWaits&) = delete;
 
  private:
   static constexpr const char* NAME = "GOMP_SPINCOUNT";
@@ -68,26 +68,16 @@ class BoundedWaits {
 // In place of a function that the library lacks and does without.
 loops::Status nothing(Word, Word, Word, Word) { return 0; }
 
-template <class Found>
-Found as(void* address) {
-  return reinterpret_cast<Found>(address != nullptr ? address : reinterpret_cast<void*>(nothing));
-}
-
-pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+std::mutex loading;
 std::map<std::string, std::unique_ptr<Onednn>>& loaded() {
   static auto* all = new std::map<std::string, std::unique_ptr<Onednn>>;  // never freed: its threads stay
   return *all;
 }
 
-struct Locked {
-  Locked() { pthread_mutex_lock(&loading); }
-  ~Locked() { pthread_mutex_unlock(&loading); }
-};
-
 }  // namespace
 
 Onednn& Onednn::load(const char* given, const std::string& planned) {
-  const Locked locked;
+  const std::lock_guard<std::mutex> locked(loading);
   std::string problems;
   const char* named = std::getenv("EDGEPLAN_ONEDNN");
   const std::string chosen = given != nullptr ? given : named != nullptr ? named : "";
@@ -109,8 +99,8 @@ Onednn::Onednn(const std::string& path) : path_(path) {
   handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_ == nullptr) throw Error{EP_DEVICE, dlerror(), path, INSTALL};
   ep_pool_code(path.c_str());
-  const auto version_of = reinterpret_cast<const Version* (*)()>(function("dnnl_version"));
-  const auto isa_of = reinterpret_cast<int (*)()>(function("dnnl_get_effective_cpu_isa"));
+  const auto version_of = function<const Version* (*)()>("dnnl_version");
+  const auto isa_of = function<int (*)()>("dnnl_get_effective_cpu_isa");
   if (version_of == nullptr || isa_of == nullptr) throw Error{EP_DEVICE, path + ": it is no oneDNN", path, INSTALL};
   inside_ = reinterpret_cast<const void*>(version_of);
   const Version& version = *version_of();
@@ -118,15 +108,16 @@ Onednn::Onednn(const std::string& path) : path_(path) {
   if (version.major != MAJOR) throw Error{EP_DEVICE, path + ": version " + version_ + ", not 3.x", path, INSTALL};
   commit_ = version.hash;
   isa_ = isa_name(isa_of());
-  threads_ = reinterpret_cast<Four>(function("omp_set_num_threads"));
+  threads_ = function("omp_set_num_threads");
   call("dnnl_engine_create", loops::address(&engine_), CPU, 0);
 }
 
-void* Onednn::function(const char* name) const { return dlsym(handle_, name); }
+void* Onednn::symbol(const char* name) const { return dlsym(handle_, name); }
 
-void Onednn::call(const char* name, Word a, Word b, Word c, Word d) const {
-  const auto found = reinterpret_cast<Four>(function(name));
-  const loops::Status status = found != nullptr ? found(a, b, c, d) : 3;
+void Onednn::call(const char* name, Word a, Word b, Word c, Word d, Word e, Word f, Word g) const {
+  const auto found = function<Function>(name);
+  const auto status = static_cast<loops::Status>(
+      found != nullptr ? found(a, b, c, d, e, f, g, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) : UNIMPLEMENTED);
   if (status != 0) failed(name, status);
 }
 
@@ -136,12 +127,15 @@ Word Onednn::stream() const {
   return made;
 }
 
+void Onednn::end_stream(Word stream) const {
+  if (stream != 0) function("dnnl_stream_destroy")(stream, 0, 0, 0);
+}
+
 void Onednn::set_threads(int count) const {
   if (threads_ != nullptr) threads_(count, 0, 0, 0);
 }
 
-void Onednn::require(const program::Program& program, const std::string& where, const std::string& plan_again,
-                     const std::string& machine) const {
+void Onednn::require(const program::Program& program, const std::string& where, const std::string& machine) const {
   const format::Facts& facts = program.facts();
   std::string wrong;
   const auto differ = [&](const char* name, const std::string& here, const std::string& planned) {
@@ -151,35 +145,33 @@ void Onednn::require(const program::Program& program, const std::string& where, 
   differ("library", version_, program.text(facts.version));
   differ("commit", commit_, program.text(facts.commit));
   differ("isa", isa_, program.text(facts.isa));
-  if (!wrong.empty()) throw Error{EP_FORMAT, "the plan cannot be run here: " + wrong, where, plan_again};
+  if (!wrong.empty()) throw Error{EP_FORMAT, "the plan cannot be run here: " + wrong, where, program.plan_again()};
 }
 
 std::vector<Function> Onednn::functions_of(const program::Program& program) const {
-  const auto names = program.rows<Word>(format::FUNCTIONS);
-  std::vector<Function> found(static_cast<std::size_t>(names.length));
-  for (Word k = 0; k < names.length; ++k) {
-    const char* name = program.text(names[k]);
-    const std::string wanted = name;
-    void* address = wanted == "omp_set_num_threads" || wanted.rfind("dnnl_", 0) == 0 ? function(name) : nullptr;
-    if (address == nullptr && wanted != "omp_set_num_threads")
-      throw Error{EP_DEVICE, "this oneDNN has no function " + wanted, path_, INSTALL};
-    found[static_cast<std::size_t>(k)] = as<Function>(address);
+  std::vector<Function> found;
+  for (const Word offset : program.rows<Word>(format::FUNCTIONS)) {
+    const std::string name = program.text(offset);
+    const bool of_threads = name == "omp_set_num_threads";
+    void* address = of_threads || name.rfind("dnnl_", 0) == 0 ? symbol(name.c_str()) : nullptr;
+    if (address == nullptr && !of_threads) throw Error{EP_DEVICE, "this oneDNN has no function " + name, path_, INSTALL};
+    found.push_back(reinterpret_cast<Function>(address != nullptr ? address : reinterpret_cast<void*>(nothing)));
   }
   return found;
 }
 
-std::vector<Four> Onednn::kernels_of(const program::Program& program, const std::string& plan_again) {
+std::vector<Four> Onednn::kernels_of(const program::Program& program) {
   static void* own = [] {
     Dl_info about;
     return dladdr(reinterpret_cast<const void*>(ep_abi_version), &about) != 0 ? dlopen(about.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
   }();
-  const auto names = program.rows<Word>(format::KERNELS);
   std::vector<Four> found;
-  for (Word k = 0; k < names.length; ++k) {
-    const std::string name = program.text(names[k]);
+  for (const Word offset : program.rows<Word>(format::KERNELS)) {
+    const std::string name = program.text(offset);
     const bool rows = name.rfind("rows_by_", 0) == 0;
     void* address = rows || own == nullptr ? nullptr : dlsym(own, ("ep_kernel_" + name).c_str());
-    if (address == nullptr && !rows) throw Error{EP_FORMAT, "there is no kernel '" + name + "'", "the compiled steps of the program", plan_again};
+    if (address == nullptr && !rows)
+      throw Error{EP_FORMAT, "there is no kernel '" + name + "'", "the compiled steps of the program", program.plan_again()};
     found.push_back(reinterpret_cast<Four>(address));
   }
   return found;
@@ -188,11 +180,11 @@ std::vector<Four> Onednn::kernels_of(const program::Program& program, const std:
 loops::Places Onednn::places() const {
   loops::Places found{};
   found.at_engine = engine_;
-  found.fn_query = reinterpret_cast<Four>(function("dnnl_primitive_desc_query"));
-  found.fn_next = reinterpret_cast<Four>(function("dnnl_primitive_desc_next_impl"));
-  found.fn_memory = reinterpret_cast<Four>(function("dnnl_memory_create"));
-  found.fn_execute = reinterpret_cast<Four>(function("dnnl_primitive_execute"));
-  found.fn_place = reinterpret_cast<Four>(function("dnnl_memory_set_data_handle"));
+  found.fn_query = function("dnnl_primitive_desc_query");
+  found.fn_next = function("dnnl_primitive_desc_next_impl");
+  found.fn_memory = function("dnnl_memory_create");
+  found.fn_execute = function("dnnl_primitive_execute");
+  found.fn_place = function("dnnl_memory_set_data_handle");
   found.what_name = IMPLEMENTATION_NAME;
   return found;
 }

@@ -9,6 +9,8 @@
 
 namespace library {
 
+constexpr loops::Status INVALID_INDEX = 100;  // of compiled kernels, beside the statuses of oneDNN
+
 // This machine's text, as support/machine.py makes it of the same facts: a plan is not run on another one.
 std::string machine();
 
@@ -20,22 +22,23 @@ class Onednn {
   static Onednn& load(const char* given, const std::string& planned);
 
   // Error: EP_FORMAT where a plan was made for another version, commit or instruction set.
-  void require(const program::Program& program, const std::string& where, const std::string& plan_again,
-               const std::string& machine = library::machine()) const;
+  void require(const program::Program& program, const std::string& where, const std::string& machine = library::machine()) const;
 
-  // Address of a function; null where there is none.
-  void* function(const char* name) const;
-  // Call a function of integer arguments that returns a status; Error: EP_DEVICE where it fails.
-  void call(const char* name, Word a = 0, Word b = 0, Word c = 0, Word d = 0) const;
+  template <class Function = loops::Four>
+  Function function(const char* name) const {
+    return reinterpret_cast<Function>(symbol(name));
+  }
+  // Call a function of at most so many integer arguments that returns a status; Error: EP_DEVICE where it fails.
+  void call(const char* name, Word a = 0, Word b = 0, Word c = 0, Word d = 0, Word e = 0, Word f = 0, Word g = 0) const;
   Word stream() const;                   // a new one, of the calling thread
+  void end_stream(Word stream) const;    // nothing for 0
   void set_threads(int count) const;     // of the calling thread
   // The functions of a program's operations, one address each; Error: EP_DEVICE where one is missing.
   std::vector<loops::Function> functions_of(const program::Program& program) const;
   // The addresses of compiled kernels of a program; null for rows that are read from the file. Error: EP_FORMAT.
-  static std::vector<loops::Four> kernels_of(const program::Program& program, const std::string& plan_again);
+  static std::vector<loops::Four> kernels_of(const program::Program& program);
   // Words that loops take: its functions, its engine; all else 0.
   loops::Places places() const;
-  // Error of a status that a function returned.
   [[noreturn]] void failed(const std::string& function, Word status) const;
   // Error of a status of `dnnl_primitive_execute` or a compiled kernel.
   [[noreturn]] void failed_execution(Word status) const;
@@ -49,6 +52,7 @@ class Onednn {
 
  private:
   explicit Onednn(const std::string& path);
+  void* symbol(const char* name) const;
   std::string path_, version_, commit_, isa_;
   void* handle_ = nullptr;
   const void* inside_ = nullptr;

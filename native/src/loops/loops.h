@@ -1,5 +1,4 @@
-// What sessions of all kinds do: make the library's objects by the operations of a tape, and execute steps. It decides
-// nothing; whatever goes wrong is returned as a code.
+// What sessions of all kinds do: call the library, and execute steps. Whatever goes wrong is returned as a code.
 //
 // runtime/native/words.py says what the words mean that Python shares; a test holds them equal.
 #pragma once
@@ -52,35 +51,14 @@ struct Array {
   Word length;
 
   T& operator[](Word k) const { return from[k]; }
-};
-
-struct Tape {
-  Array<const Word> kinds;
-  Array<const Function> functions;
-  Array<const Word> made;
-  Array<const Role> roles;
-  Array<const Word> values;
-  Array<const float> floats;
-  Array<const Word> starts;
-};
-
-struct Store {
-  Array<Word> handles, states, scratch;
-};
-
-struct Context {
-  const Places* places;
-  Tape tape;
-  Store store;
+  T* begin() const { return from; }
+  T* end() const { return from + length; }
 };
 
 template <class T>
 Word address(T* place) {
   return reinterpret_cast<Word>(place);
 }
-
-// Make a group's object, or wait for the thread that is at it. What it is made from must be there.
-Found ensure(const Context& context, Own& own, Word group);
 
 // Run steps of a lane in order, then wait until the other lane's counter is at `last`. When each step began
 // and ended is put into `times`, the step at hand into `own`. `NONE` before a step that is not prepared.

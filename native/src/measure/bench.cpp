@@ -1,8 +1,6 @@
 // Single records of a cold start's program, prepared and executed stage by stage with the code of a session.
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
-#include <new>
 
 #include "../../include/measure.h"
 #include "../loops/threads.h"
@@ -15,26 +13,6 @@ using guarding::last_of_thread;
 using library::Onednn;
 
 namespace {
-
-// Bytes of a program, at a line of the cache as a file of it is mapped.
-class Content {
- public:
-  Content(const void* bytes, std::size_t count) : from_(std::aligned_alloc(format::ALIGNMENT, rounded(count))) {
-    if (from_ == nullptr) throw std::bad_alloc();
-    std::memcpy(from_, bytes, count);
-  }
-  ~Content() { std::free(from_); }
-  Content(const Content&) = delete;
-  Content& operator=(const Content&) = delete;
-
-  const void* from() const { return from_; }
-
- private:
-  static std::size_t rounded(std::size_t count) {
-    return (count + format::ALIGNMENT - 1) / format::ALIGNMENT * format::ALIGNMENT;
-  }
-  void* from_;
-};
 
 // Objects that were made together, and what was prepared with them.
 struct Making {
@@ -53,7 +31,7 @@ struct Making {
 // Memory that was touched: which step pays for a huge page depends on its neighbours.
 std::shared_ptr<Region> touched(Word bytes) {
   auto made = std::make_shared<Region>(bytes);
-  std::memset(made->data(), 0, static_cast<std::size_t>(bytes));
+  std::memset(made->data(), 0, size(bytes));
   return made;
 }
 
@@ -61,8 +39,7 @@ std::shared_ptr<Region> touched(Word bytes) {
 
 struct ep_bench {
   ep_bench(const void* bytes, std::size_t count, const char* named, const char* cache, const ep_bench* shared)
-      : content(bytes, count),
-        program(content.from(), count),
+      : program(bytes, count),
         library(Onednn::load(named, program.text(program.facts().library))),
         memory(shared != nullptr ? shared->memory
                                  : touched(program.facts().arena_bytes + program.facts().weights_bytes)),
@@ -86,7 +63,7 @@ struct ep_bench {
   Preparation& preparation() const { return makings.back()->preparation; }
 
   void require_record(Word record) const {
-    if (record < 0 || record >= program.rows<Word>(format::RECORD_STARTS).length) refuse("there is no such record");
+    if (record < 0 || record >= program.records()) refuse("there is no such record");
   }
 
   Word prepare(Word record, Word place) {
@@ -106,41 +83,6 @@ struct ep_bench {
     return sum;
   }
 
-  Word prepare_all() {
-    const auto todo = program.rows<Word>(format::TODO);
-    Word sum = 0;
-    for (Word k = 0; k < todo.length; ++k) {
-      prepare(todo[k], -1);
-      sum += spent();
-    }
-    return sum;
-  }
-
-  Word fetch(Word record, bool mapped, Word segment) {
-    require_record(record);
-    loops::Head head = preparation().record(record);
-    head.source = mapped ? loops::MAPPED : loops::COPIED;
-    head.segment = segment;
-    preparer.spans.clear();
-    preparation().fetch(preparer, head, record, weights_at() + head.place);
-    return spent();
-  }
-
-  void execute(const std::int64_t* numbers, std::size_t count, int threads) {
-    std::vector<loops::Item> items;
-    for (std::size_t k = 0; k < count; ++k) {
-      if (numbers[k] < 0 || numbers[k] >= static_cast<Word>(prepared.size())) refuse("that was not prepared");
-      items.push_back(prepared[static_cast<std::size_t>(numbers[k])]);
-    }
-    std::vector<Word> times(2 * count);
-    library.set_threads(threads);
-    const loops::Found ran =
-        loops::run_lane(preparation().places(), own, items.data(), times.data(), 0, static_cast<Word>(count), 0, 0);
-    library.set_threads(1);
-    if (ran == loops::FAILED) library.failed_execution(own.status);
-  }
-
-  const Content content;
   const Program program;
   const Onednn& library;
   const std::shared_ptr<Region> memory;
@@ -191,14 +133,40 @@ EP_EXPORT ep_status ep_measure_prepare(ep_bench* bench, std::int64_t record, std
 }
 
 EP_EXPORT ep_status ep_measure_prepare_all(ep_bench* bench, std::int64_t* nanoseconds) {
-  return on(bench, [&](ep_bench& at) { *nanoseconds = at.prepare_all(); });
+  return on(bench, [&](ep_bench& at) {
+    *nanoseconds = 0;
+    for (const Word step : at.program.rows<Word>(format::TODO)) {
+      at.prepare(step, -1);
+      *nanoseconds += at.spent();
+    }
+  });
 }
 
 EP_EXPORT ep_status ep_measure_fetch(ep_bench* bench, std::int64_t record, int mapped, std::int64_t segment,
                                      std::int64_t* nanoseconds) {
-  return on(bench, [&](ep_bench& at) { *nanoseconds = at.fetch(record, mapped != 0, segment); });
+  return on(bench, [&](ep_bench& at) {
+    at.require_record(record);
+    loops::Head head = at.program.record(record);
+    head.source = mapped != 0 ? loops::MAPPED : loops::COPIED;
+    head.segment = segment;
+    at.preparer.spans.clear();
+    at.preparation().fetch(at.preparer, head, record, at.weights_at() + head.place);
+    *nanoseconds = at.spent();
+  });
 }
 
 EP_EXPORT ep_status ep_measure_execute(ep_bench* bench, const std::int64_t* prepared, std::size_t count, int threads) {
-  return on(bench, [&](ep_bench& at) { at.execute(prepared, count, threads); });
+  return on(bench, [&](ep_bench& at) {
+    std::vector<loops::Item> items;
+    std::vector<Word> times(2 * count);
+    for (std::size_t k = 0; k < count; ++k) {
+      if (prepared[k] < 0 || size(prepared[k]) >= at.prepared.size()) ep_bench::refuse("that was not prepared");
+      items.push_back(at.prepared[size(prepared[k])]);
+    }
+    at.library.set_threads(threads);
+    const auto end = static_cast<Word>(count);
+    const auto ran = loops::run_lane(at.preparation().places(), at.own, items.data(), times.data(), 0, end, 0, 0);
+    at.library.set_threads(1);
+    if (ran == loops::FAILED) at.library.failed_execution(at.own.status);
+  });
 }

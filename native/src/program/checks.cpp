@@ -16,7 +16,7 @@ constexpr const char* NO_GROUP = "a record lacks a group that it needs";
 Held::Held(const Program& program)
     : program_(program),
       facts_(program.facts()),
-      layout_{facts_.descriptors, facts_.attributes, facts_.primitives, facts_.memories},
+      layout_(program.layout()),
       constants_(program.rows<char>(format::CONSTANTS)) {
   const format::Facts& f = facts_;
   for (const Word count : {f.descriptors, f.attributes, f.primitives, f.memories, f.scratch, f.steps})
@@ -39,7 +39,7 @@ const char* Held::constant(Word offset, Word bytes) const {
 Records::Records(const Program& program)
     : Held(program),
       needs_(check_operations(program)),
-      met_(static_cast<std::size_t>(layout_.groups()), format::NOTHING),
+      met_(size(layout_.groups()), format::NOTHING),
       words_(rows<Word>(format::RECORDS)),
       starts_(rows<Word>(format::RECORD_STARTS)),
       kernels_(rows<Word>(format::KERNELS)) {}

@@ -9,23 +9,12 @@ namespace program {
 
 template <class T>
 T& at(std::vector<T>& rows, Word k) {
-  return rows[static_cast<std::size_t>(k)];
+  return rows[size(k)];
 }
 template <class T>
 const T& at(const std::vector<T>& rows, Word k) {
-  return rows[static_cast<std::size_t>(k)];
+  return rows[size(k)];
 }
-
-// Numbers of a program's objects: descriptors, then attributes, primitives, memories (runtime/tape.py, Layout).
-struct Layout {
-  enum Kind { DESCRIPTOR, ATTRIBUTES, POST_OPS, PRIMITIVE, DESCRIBED, MEMORY, NOTHING };
-  Word descriptors, attributes, primitives, memories;
-
-  Word groups() const { return descriptors + attributes + primitives + memories; }
-  Word handles() const { return groups() + attributes + primitives; }
-  Kind kind(Word handle) const;
-  Word group_of(Word handle) const;  // the group that makes a handle
-};
 
 // A program, and how it is held to something.
 class Held {

@@ -1,4 +1,3 @@
-// Checks of programs of cold starts.
 #include "checks.h"
 
 using namespace program;
@@ -21,7 +20,6 @@ class Stack : Held {
         recipes_(rows<Recipe>(format::RECIPES)),
         files_(rows<format::File>(format::FILES)) {}
 
-  // Bytes of the one array that a recipe leaves.
   Word made(Word first, Word end) {
     require_inside(first, end - first, recipes_.length, NO_RECIPE);
     for (Word k = first; k < end; ++k) apply(recipes_[k]);
@@ -72,12 +70,11 @@ class Stack : Held {
   }
 
   Word loaded(const Recipe& one) const {
-    constexpr Word SIZES[] = {4, 4, 8, 1, 1, 1, 2};
     Word apart = 0;
     require(0 <= one.dtype && one.dtype < 7 && 1 <= one.stride && one.stride <= MOST_STRIDE, NO_RECIPE);
     require(one.count >= 1 && !__builtin_mul_overflow(one.count - 1, one.stride, &apart), NO_RECIPE);
     require(apart <= file(one).bytes, NO_RECIPE);
-    require_inside(one.offset, apart + SIZES[one.dtype], file(one).bytes, NO_RECIPE);
+    require_inside(one.offset, apart + format::SIZES[one.dtype], file(one).bytes, NO_RECIPE);
     return one.count;
   }
 
@@ -90,7 +87,7 @@ class Stack : Held {
 class Cold : Held {
  public:
   explicit Cold(const Program& program)
-      : Held(program), records_(program), heads_(static_cast<std::size_t>(records_.count())) {}
+      : Held(program), records_(program), heads_(size(records_.count())) {}
 
   void check() {
     require(0 <= facts_.widen_from && facts_.widen_from <= facts_.steps && records_.count() >= facts_.steps, NO_NUMBER);
@@ -99,7 +96,11 @@ class Cold : Held {
     for (Word number = 0; number < records_.count(); ++number) check_record(number);
     check_later();
     require(raw_ == rows<format::Raw>(format::RAW).length, NO_RECIPE);
-    for (const auto id : {format::INPUTS, format::OUTPUTS}) check_borders(rows<format::Border>(id));
+    for (const auto id : {format::INPUTS, format::OUTPUTS})
+      for (const format::Border& border : rows<format::Border>(id)) {
+        require(border.buffer == NOTHING, NO_BORDER);
+        require_inside(border.offset, border.bytes, facts_.arena_bytes, NO_BORDER);
+      }
   }
 
  private:
@@ -114,10 +115,10 @@ class Cold : Held {
       end = bounds[lane + 1];
     }
     require(bounds.length > 0 && end == facts_.steps, NO_LANES);
-    std::vector<char> met(static_cast<std::size_t>(facts_.steps));
-    for (Word k = 0; k < todo.length; ++k) {
-      require(0 <= todo[k] && todo[k] < facts_.steps && !at(met, todo[k]), NO_LANES);
-      at(met, todo[k]) = true;
+    std::vector<char> met(size(facts_.steps));
+    for (const Word step : todo) {
+      require(0 <= step && step < facts_.steps && !at(met, step), NO_LANES);
+      at(met, step) = true;
     }
   }
 
@@ -197,13 +198,6 @@ class Cold : Held {
     require(NOTHING <= raw.conversion && raw.conversion < layout_.primitives, NO_RECIPE);
     const Word made = Stack(program_, head.bytes).made(raw.first, raw.end);
     require(raw.conversion != NOTHING || made == raw.bytes, NO_RECIPE);
-  }
-
-  void check_borders(Array<const format::Border> borders) const {
-    for (Word k = 0; k < borders.length; ++k) {
-      require(borders[k].buffer == NOTHING, NO_BORDER);
-      require_inside(borders[k].offset, borders[k].bytes, facts_.arena_bytes, NO_BORDER);
-    }
   }
 
   Records records_;

@@ -116,6 +116,7 @@ enum Operation : Word {
   ADD_NUMBER, MULTIPLY_NUMBER, ROOT, NEGATE,  // of the top
 };
 constexpr const char* STORED[] = {"float32", "int32", "int64", "int8", "uint8", "bool", "float16"};
+constexpr Word SIZES[] = {4, 4, 8, 1, 1, 1, 2};  // bytes of each, and of `DTYPES`
 
 struct Step {
   Word kernel, first_operand, weights_at, weight_bytes, stored_bytes;  // kernel NOTHING: its output is its input

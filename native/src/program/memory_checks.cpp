@@ -1,4 +1,3 @@
-// Checks of programs of memory plans.
 #include <cstring>
 
 #include "checks.h"
@@ -26,10 +25,17 @@ class Memory : Held {
     require(steps_.length == facts_.steps && 0 <= facts_.halves && facts_.halves <= MOST_HALVES, NO_NUMBER);
     for (Word kernel = 0; kernel < records_.count(); ++kernel) check_kernel(kernel);
     begins_.push_back(static_cast<Word>(touched_.size()));
-    for (Word k = 0; k < buffers_.length; ++k) check_buffer(buffers_[k]);
+    for (const format::Buffer& buffer : buffers_) {
+      require(buffer.bytes >= 0, NO_NUMBER);
+      require(0 <= buffer.lower && buffer.lower < buffer.upper && buffer.upper <= facts_.steps, NO_NUMBER);
+    }
     for (Word k = 0; k < steps_.length; ++k) check_step(k);
     check_schedules();
-    for (const auto id : {format::INPUTS, format::OUTPUTS}) check_borders(rows<format::Border>(id));
+    for (const auto id : {format::INPUTS, format::OUTPUTS})
+      for (const format::Border& border : rows<format::Border>(id)) {
+        require(0 <= border.buffer && border.buffer < buffers_.length, NO_BORDER);
+        require_inside(border.offset, border.bytes, buffers_[border.buffer].bytes, NO_BORDER);
+      }
     check_pages();
   }
 
@@ -57,7 +63,6 @@ class Memory : Held {
     }
   }
 
-  // Rows of a table in the file, picked by indices.
   void check_rows(const Called& call) {
     const Word *block = call.block, rows = block[1], bytes = block[2], count = block[3];
     Word table = 0, picked = 0;
@@ -68,11 +73,6 @@ class Memory : Held {
     require(count <= facts_.arena_bytes, NO_PLACE);
     touched_.push_back({index * count, index});
     touched_.push_back({picked, 1});
-  }
-
-  void check_buffer(const format::Buffer& buffer) const {
-    require(buffer.bytes >= 0, NO_NUMBER);
-    require(0 <= buffer.lower && buffer.lower < buffer.upper && buffer.upper <= facts_.steps, NO_NUMBER);
   }
 
   void check_step(Word number) const {
@@ -125,22 +125,13 @@ class Memory : Held {
     require(0 <= arena && arena <= most, NO_SCHEDULE);
   }
 
-  void check_borders(Array<const format::Border> borders) const {
-    for (Word k = 0; k < borders.length; ++k) {
-      const format::Border& border = borders[k];
-      require(0 <= border.buffer && border.buffer < buffers_.length, NO_BORDER);
-      require_inside(border.offset, border.bytes, buffers_[border.buffer].bytes, NO_BORDER);
-    }
-  }
-
   void check_pages() const {
     for (const auto id : {format::PAGES_MAKING, format::PAGES_RUNNING}) {
       const auto pages = rows<Word>(id);
       require(pages.length % 2 == 0, NO_NUMBER);
       for (Word k = 0; k < pages.length; k += 2) require_inside(pages[k], pages[k + 1], MOST_PAGES, NO_NUMBER);
     }
-    const auto readers = rows<Word>(format::READERS);
-    for (Word k = 0; k < readers.length; ++k) require(0 <= readers[k] && readers[k] < MOST_PROCESSORS, NO_NUMBER);
+    for (const Word reader : rows<Word>(format::READERS)) require(0 <= reader && reader < MOST_PROCESSORS, NO_NUMBER);
   }
 
   const Array<const format::Step> steps_;

@@ -78,16 +78,15 @@ Layout::Kind kind_of(char letter) {
 Layout::Kind Layout::kind(Word handle) const {
   if (handle < 0 || handle >= handles()) return NOTHING;
   if (handle < descriptors) return DESCRIPTOR;
-  const Word beyond = handle - descriptors;
-  if (beyond >= 2 * (attributes + primitives)) return MEMORY;
-  if (beyond < 2 * attributes) return beyond % 2 == 0 ? ATTRIBUTES : POST_OPS;
-  return beyond % 2 == 0 ? PRIMITIVE : DESCRIBED;
+  if (handle >= first_memory()) return MEMORY;
+  const bool first = (handle - descriptors) % 2 == 0;
+  if (handle < first_primitive()) return first ? ATTRIBUTES : POST_OPS;
+  return first ? PRIMITIVE : DESCRIBED;
 }
 
 Word Layout::group_of(Word handle) const {
-  const Word pairs = attributes + primitives, beyond = handle - descriptors;
-  if (beyond < 0) return handle;
-  return descriptors + (beyond < 2 * pairs ? beyond / 2 : beyond - pairs);
+  if (handle < descriptors) return handle;
+  return handle < first_memory() ? descriptors + (handle - descriptors) / 2 : handle - attributes - primitives;
 }
 
 namespace {
@@ -101,8 +100,8 @@ class Operations : Held {
         makes_(rows<Word>(format::MADE)),
         values_(rows<Word>(format::VALUES)),
         roles_(rows<loops::Role>(format::ROLES)),
-        made_(static_cast<std::size_t>(layout_.handles())),
-        copied_(static_cast<std::size_t>(std::min(facts_.scratch, kinds_.length)), format::NOTHING) {}
+        made_(size(layout_.handles())),
+        copied_(size(std::min(facts_.scratch, kinds_.length)), format::NOTHING) {}
 
   Needs checked() {
     const auto starts = rows<Word>(format::STARTS);
@@ -124,9 +123,8 @@ class Operations : Held {
 
  private:
   void find_signatures() {
-    const auto names = rows<Word>(format::FUNCTIONS);
-    for (Word k = 0; k < names.length; ++k) {
-      const std::string name = program_.text(names[k]);
+    for (const Word offset : rows<Word>(format::FUNCTIONS)) {
+      const std::string name = program_.text(offset);
       const auto named = [&](const Signature& one) { return name == one.name; };
       const auto found = std::find_if(std::begin(SIGNATURES), std::end(SIGNATURES), named);
       require(found != std::end(SIGNATURES), "it calls a function that no program calls");

@@ -22,8 +22,8 @@ struct Blocks {
   Word count, budget;
 
   Blocks(Word *rows, Word blocks, Word bytes)
-      : address(rows), size(rows + blocks), start(rows + 2 * blocks), end(rows + 3 * blocks),
-        unit(rows + 4 * blocks), count(blocks), budget(bytes) {}
+      : address(rows), size(rows + blocks), start(rows + 2 * blocks), end(rows + 3 * blocks), unit(rows + 4 * blocks),
+        count(blocks), budget(bytes) {}
 
   // Whether block j lies where another one would that lived from `since` on.
   bool in_the_way(Word j, Word block, Word since, Word at) const {
@@ -31,34 +31,30 @@ struct Blocks {
     return beside && address[j] < at + size[block] && at < address[j] + size[j];
   }
 
-  // The lowest address at which a block fits from step `since` on; -1 if there is none.
-  Word lowest(Word block, Word since) const {
-    Word free = 0;
-    for (bool moved = true; moved;) {
-      moved = false;
+  // Where a block that lives from `since` on comes to rest, which each block in its way moves on.
+  template <class Move>
+  Word settled(Word block, Word since, Word at, Move moved) const {
+    for (bool again = true; again && at >= 0;) {
+      again = false;
       for (Word j = 0; j < count; ++j) {
-        if (in_the_way(j, block, since, free)) {
-          free = up(address[j] + size[j], unit[block]);
-          moved = true;
-        }
+        if (!in_the_way(j, block, since, at)) continue;
+        at = moved(j);
+        again = true;
       }
     }
-    return free + size[block] <= budget ? free : -1;
+    return at;
+  }
+
+  // The lowest address at which a block fits from step `since` on; -1 if there is none.
+  Word lowest(Word block, Word since) const {
+    const Word at = settled(block, since, 0, [&](Word j) { return up(address[j] + size[j], unit[block]); });
+    return at + size[block] <= budget ? at : -1;
   }
 
   // The highest address at which a block fits; -1 if there is none.
   Word highest(Word block) const {
-    Word at = down(budget - size[block], unit[block]);
-    for (bool moved = true; moved && at >= 0;) {
-      moved = false;
-      for (Word j = 0; j < count; ++j) {
-        if (in_the_way(j, block, start[block], at)) {
-          at = down(address[j] - size[block], unit[block]);
-          moved = true;
-        }
-      }
-    }
-    return std::max<Word>(at, -1);
+    const auto below = [&](Word j) { return down(address[j] - size[block], unit[block]); };
+    return std::max<Word>(settled(block, start[block], down(budget - size[block], unit[block]), below), -1);
   }
 
   // Places a block at the end from which it reaches less far into the middle.
@@ -75,11 +71,8 @@ struct Blocks {
     if (lowest(block, last) < 0) return false;
     while (first < last) { // what fits from a step on fits from later ones on
       const Word middle = (first + last) / 2;
-      if (lowest(block, middle) >= 0) {
-        last = middle;
-      } else {
-        first = middle + 1;
-      }
+      if (lowest(block, middle) >= 0) last = middle;
+      else first = middle + 1;
     }
     address[block] = lowest(block, first);
     start[block] = first;

@@ -87,12 +87,9 @@ void distribute(const SearchTimes &times, const Scratch &memory, const Word *cho
     const Word core = place[k] + 1;
     const double early = core == 0 ? chosen.early_main : chosen.early_queue;
     come += chosen.read;
-    memory.steps[k] = {
-        early,
-        (core == 0 ? chosen.main : chosen.queue) - early,
-        chosen.read > 0 ? come : 0.0, // what has no weights waits for none
-        std::numeric_limits<double>::infinity(),
-    };
+    const double late = (core == 0 ? chosen.main : chosen.queue) - early;
+    const double arrives = chosen.read > 0 ? come : 0.0; // what has no weights waits for none
+    memory.steps[k] = {early, late, arrives, std::numeric_limits<double>::infinity()};
     Core(times, memory, core).add(k);
   }
 }
@@ -101,15 +98,10 @@ void distribute(const SearchTimes &times, const Scratch &memory, const Word *cho
 double ready(const Scratch &memory, Core &main, Word k, double now) {
   const Step *steps = memory.steps;
   while (steps[k].ready > now) {
-    if (main.is_done()) {
-      now = steps[k].ready;
-    } else if (main.can_make(now)) {
-      now = main.make(now);
-    } else if (main.following() == k || steps[main.following()].arrives <= now) {
-      now = main.prepare(now);
-    } else {
-      now = sooner(steps[k].ready, steps[main.following()].arrives);
-    }
+    if (main.is_done()) now = steps[k].ready;
+    else if (main.can_make(now)) now = main.make(now);
+    else if (main.following() == k || steps[main.following()].arrives <= now) now = main.prepare(now);
+    else now = sooner(steps[k].ready, steps[main.following()].arrives);
   }
   return now;
 }
@@ -119,9 +111,8 @@ double priced(const SearchTimes &times, const Scratch &memory, const Word *choic
   distribute(times, memory, choice, place);
   const Word together = times.widens ? widen_from : times.steps;
   double now = 0.0, free = 0.0;
-  for (Word core = 1; core <= times.queues; ++core) {
+  for (Word core = 1; core <= times.queues; ++core)
     free = later(free, Core(times, memory, core).prepare_all(0.0));
-  }
   Core main(times, memory, 0);
   for (Word k = 0; k < times.steps; ++k) {
     if (k == together) now = later(main.prepare_all(now), free);
@@ -168,10 +159,7 @@ struct Descent {
         if (candidate == best_choice && core == best_place) continue;
         choice[k] = candidate;
         place[k] = core;
-        if (helps(widen_from)) {
-          best_choice = candidate;
-          best_place = core;
-        }
+        if (helps(widen_from)) best_choice = candidate, best_place = core;
       }
     }
     choice[k] = best_choice;

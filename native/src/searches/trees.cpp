@@ -84,9 +84,8 @@ void add(const Ensemble &ensemble, const Rank *ranks, Word count, double *total)
       Node leaves[LANES];
       walk(ensemble.words, ensemble.roots[tree], ranks + group * ensemble.features, leaves);
       const Word end = std::min(count, group + LANES);
-      for (Word row = group; row < end; ++row) {
+      for (Word row = group; row < end; ++row)
         out[row * ensemble.outputs] += ensemble.values[leaves[row - group]];
-      }
     }
   }
 }

@@ -1,15 +1,24 @@
 // The C interface: every exception ends here, one thread at a time works with a session, and none in a fork.
+#include <pthread.h>
 #include <sys/stat.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "../loops/threads.h"
 #include "guarded.h"
 
 using namespace guarding;
-using session::Options;
+
+#ifdef __GLIBCXX__
+// What is thrown and caught nowhere ends the process as ever; the C++ library's own would tell its name, which takes a
+// twentieth of this library.
+void __gnu_cxx::__verbose_terminate_handler() { std::abort(); }
+#endif
 
 namespace {
+
+std::atomic<bool> forked{false}, hooked{false};
 
 format::Border border_of(const Session& opened, format::Id id, int number) {
   const auto borders = opened.program().rows<format::Border>(id);
@@ -35,30 +44,23 @@ void require_fitting(const Session& opened, format::Id id, const ep_buffer* give
   const auto borders = opened.program().rows<format::Border>(id);
   const char* what = output ? "output" : "input";
   if (count != borders.length || (count > 0 && given == nullptr))
-    throw Error{EP_INPUT, std::to_string(count) + " " + what + "s were given", opened.program().text(opened.program().facts().model),
+    throw Error{EP_INPUT, std::to_string(count) + " " + what + "s were given", opened.program().model(),
                 "give " + std::to_string(borders.length)};
   for (int k = 0; k < count; ++k) {
     if (output && given[k].data == nullptr) continue;
     if (given[k].data == nullptr || given[k].bytes != static_cast<std::size_t>(borders[k].bytes))
       throw Error{EP_INPUT, std::string(what) + " '" + opened.program().text(borders[k].name) + "' has " + std::to_string(given[k].bytes) + " bytes",
-                  opened.program().text(opened.program().facts().model), "give " + std::to_string(borders[k].bytes) + " bytes"};
+                  opened.program().model(), "give " + std::to_string(borders[k].bytes) + " bytes"};
   }
 }
 
-Options options_of(const ep_options* given) {
-  Options found;
-  found.begun_ns = loops::now_ns();
-  if (given == nullptr) return found;
-  if (given->size < sizeof(ep_options)) throw Error{EP_INPUT, "the options are those of an older version", "ep_open", "build again"};
-  found.library = given->library;
-  if (given->processors != nullptr) found.processors.assign(given->processors, given->processors + given->processor_count);
-  found.continuous = given->continuous;
-  found.fixed = given->fixed != 0;
-  found.budget = given->budget;
-  return found;
-}
-
-std::unique_ptr<Session> opened(const std::string& folder, const Options& options) {
+std::unique_ptr<Session> opened(const std::string& folder, const ep_options* given) {
+  const Word begun_ns = loops::now_ns();
+  ep_options options{};
+  options.continuous = -1;
+  if (given != nullptr && given->size < sizeof options)
+    throw Error{EP_INPUT, "the options are those of an older version", "ep_open", "build again"};
+  if (given != nullptr) options = *given;
   struct stat status;
   const std::string path = folder + "/program.bin";
   if (stat(path.c_str(), &status) != 0) {
@@ -67,20 +69,40 @@ std::unique_ptr<Session> opened(const std::string& folder, const Options& option
     throw Error{EP_FORMAT, "the plan has no program that runs without Python: it is of a pair, of a GPU, or of an older version", folder,
                 "run it with edgeplan run, or plan the model again"};
   }
-  auto found = std::make_unique<Program>(path, "plan the model again: edgeplan plan cold-start or plan memory");
-  if (found->header().kind == format::COLD_START) return session::open_cold(folder, std::move(found), options);
+  auto found = std::make_unique<Program>(path);
+  if (found->header().kind == format::COLD_START) return session::open_cold(folder, std::move(found), options, begun_ns);
   return session::open_memory(folder, std::move(found), options);
 }
 
 }  // namespace
 
-std::string session::plan_again(std::uint32_t kind) {
-  return std::string("plan the model again: edgeplan plan ") + (kind == format::COLD_START ? "cold-start" : "memory");
+std::string guarding::told(const Error& error) {
+  std::string text = error.what;
+  if (!error.where.empty()) text += "\n  where: " + error.where;
+  if (!error.next.empty()) text += "\n  next:  " + error.next;
+  return text;
+}
+
+std::string& guarding::last_of_thread() {
+  thread_local std::string text;
+  return text;
+}
+
+Error guarding::in_fork(const std::string& where) {
+  return {EP_DEVICE, "a process that opened a plan was forked: threads of the libraries did not follow", where,
+          "start a fresh process and open the plan there"};
+}
+
+void guarding::require_no_fork(const std::string& where) {
+  if (forked) throw in_fork(where);
+  if (!hooked.exchange(true)) pthread_atfork(nullptr, nullptr, [] { forked = true; });
 }
 
 double Session::set_budget(std::uint64_t) {
   throw Error{EP_INPUT, "a plan of a cold start has no budget", "ep_set_budget", "plan with edgeplan plan memory"};
 }
+
+session::Stream& Session::stream() { throw Error{EP_INPUT, "this is no plan of memory", "ep_measure", "open one"}; }
 
 void Session::copy_in(const ep_buffer* inputs) {
   const auto borders = program().rows<format::Border>(format::INPUTS);
@@ -90,7 +112,7 @@ void Session::copy_in(const ep_buffer* inputs) {
 EP_EXPORT int ep_abi_version(void) { return EP_ABI_VERSION; }
 
 EP_EXPORT ep_status ep_open(const char* folder, const ep_options* options, ep_session** session) {
-  return open_as(session, folder, [&](const std::string& named) { return opened(named, options_of(options)); });
+  return open_as(session, folder, [&](const std::string& named) { return opened(named, options); });
 }
 
 EP_EXPORT int ep_input_count(const ep_session* session) { return count_of(session, format::INPUTS); }
@@ -152,10 +174,9 @@ EP_EXPORT double ep_fact(const ep_session* session, const char* name) {
 EP_EXPORT const char* ep_text(const ep_session* session, const char* name) {
   const char* found = nullptr;
   with(session, [&](Session& opened) {
-    const format::Facts& facts = opened.program().facts();
-    const std::string wanted = name;
-    if (wanted == "model") found = opened.program().text(facts.model);
-    if (wanted == "layout") found = opened.program().text(facts.layout);
+    const Program& program = opened.program();
+    if (std::strcmp(name, "model") == 0) found = program.model();
+    if (std::strcmp(name, "layout") == 0) found = program.text(program.facts().layout);
   });
   return found;
 }

@@ -28,11 +28,13 @@ struct Processors {
   }
 };
 
-Processors chosen(const Program& program, const std::vector<int>& named) {
+Processors chosen(const Program& program, const ep_options& options) {
   const format::Facts& facts = program.facts();
-  const auto lanes = static_cast<std::size_t>(program.rows<Word>(format::BOUNDS).length / 2);
-  const auto executing = static_cast<std::size_t>(facts.threads);
+  const auto lanes = size(program.rows<Word>(format::BOUNDS).length / 2);
+  const auto executing = size(facts.threads);
   const std::size_t preparing = facts.equal_cores != 0 ? 0 : lanes - 1;
+  const std::size_t count = options.processors != nullptr ? options.processor_count : 0;
+  const std::vector<int> named(options.processors, options.processors + count);
   const std::vector<int> found = named.empty() ? processors_of(0) : named;
   if (found.size() < executing + preparing) {
     const std::size_t first = std::min(found.size(), executing);
@@ -53,7 +55,7 @@ Processors chosen(const Program& program, const std::vector<int>& named) {
 
 class Cold final : public Session {
  public:
-  Cold(const std::string& folder, std::unique_ptr<Program> program, const Options& options);
+  Cold(const std::string& folder, std::unique_ptr<Program> program, const ep_options& options, Word begun_ns);
 
   const Program& program() const override { return *program_; }
   void* place(const format::Border& border) override { return memory_.data() + border.offset; }
@@ -92,19 +94,19 @@ class Cold final : public Session {
 };
 
 // The library is loaded beside all that does not need it.
-std::future<Onednn*> loading(const Program& program, const Options& options) {
+std::future<Onednn*> loading(const Program& program, const ep_options& options) {
   return std::async(std::launch::async,
                     [&] { return &Onednn::load(options.library, program.text(program.facts().library)); });
 }
 
-Cold::Cold(const std::string& folder, std::unique_ptr<Program> program, const Options& options)
+Cold::Cold(const std::string& folder, std::unique_ptr<Program> program, const ep_options& options, Word begun_ns)
     : program_(std::move(program)),
       facts_(program_->facts()),
       folder_(folder),
-      begun_ns_(options.begun_ns),
+      begun_ns_(begun_ns),
       continuous_(options.continuous < 0 ? facts_.continuous != 0 : options.continuous != 0),
       loading_(loading(*program_, options)),
-      processors_(chosen(*program_, options.processors)),
+      processors_(chosen(*program_, options)),
       kept_(processors_.all()),
       weights_(*program_, folder),
       reading_(weights_, facts_.steps, arrived_),
@@ -113,10 +115,10 @@ Cold::Cold(const std::string& folder, std::unique_ptr<Program> program, const Op
       library_(*loading_.get()),
       objects_(library_, *program_, memory_.data()),
       preparation_(library_, *program_, objects_, weights_, memory_.data() + facts_.arena_bytes),
-      lanes_(library_, *program_, preparation_, !options.fixed, processors_.preparing) {
+      lanes_(library_, *program_, preparation_, options.fixed == 0, processors_.preparing) {
   if (!kept_.done())
     throw Error{EP_DEVICE, "the processors named cannot be used", folder, "name some that this machine has"};
-  library_.require(*program_, folder, plan_again(format::COLD_START), machine_);
+  library_.require(*program_, folder, machine_);
   lanes_.start(arrived_);
   opened_ns_ = loops::now_ns();
 }
@@ -205,6 +207,6 @@ double Cold::fact(const std::string& name) const {
 }  // namespace
 
 std::unique_ptr<Session> session::open_cold(const std::string& folder, std::unique_ptr<Program> program,
-                                            const Options& options) {
-  return std::make_unique<Cold>(folder, std::move(program), options);
+                                            const ep_options& options, Word begun_ns) {
+  return std::make_unique<Cold>(folder, std::move(program), options, begun_ns);
 }

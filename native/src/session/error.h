@@ -12,4 +12,6 @@ struct Error {
   std::string what, where, next;
 };
 
+enum Stage : std::int32_t { READ, CREATE, TRANSFORM, EXECUTE };  // of spans
+
 inline std::string system_says(int number = errno) { return std::strerror(number); }

@@ -1,13 +1,11 @@
 // The limit of memory of the control groups around this process, of either version. support/cgroups.py reads the same
 // files, and a test holds both equal.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
 
-#include "../program/format.h"
+#include "files.h"
 #include "pages.h"
+
+using session::each_line;
 
 namespace {
 
@@ -34,19 +32,6 @@ Words split(const std::string& text, char mark) {
 
 bool holds(const Words& words, const char* wanted) { return std::find(words.begin(), words.end(), wanted) != words.end(); }
 
-// The lines of a file; none where it cannot be read.
-Words lines(const std::string& path) {
-  Words found;
-  std::FILE* file = std::fopen(path.c_str(), "re");
-  if (file == nullptr) return found;
-  char* line = nullptr;
-  std::size_t room = 0;
-  while (getline(&line, &room, file) > 0) found.emplace_back(line, std::strcspn(line, "\n"));
-  std::free(line);
-  std::fclose(file);
-  return found;
-}
-
 int version_of(const Words& mount, std::size_t dash) {
   if (mount[dash + 1] == "cgroup2") return 2;
   return mount[dash + 1] == "cgroup" && holds(split(mount.back(), ','), "memory") ? 1 : 0;
@@ -60,35 +45,37 @@ std::string below(const std::string& path, const std::string& top) {
   return "/" + path.substr(start.size());
 }
 
+// The number that a file holds; UNLIMITED_BYTES where it holds a word, or is not there.
 Word number(const std::string& path) {
-  const Words found = lines(path);
-  const bool digits = !found.empty() && !found[0].empty() && found[0].find_first_not_of("0123456789") == std::string::npos;
-  return digits ? std::strtoll(found[0].c_str(), nullptr, 10) : UNLIMITED_BYTES;
+  Word found = UNLIMITED_BYTES;
+  each_line(path, [&](const char* line) {
+    if (*line != 0 && line[std::strspn(line, "0123456789")] == 0) found = std::strtoll(line, nullptr, 10);
+  });
+  return found;
 }
 
 }  // namespace
 
 Word session::memory_limit(const std::string& proc, const std::string& root) {
   Mount mounts[3];
-  for (const std::string& line : lines(proc + "/self/mountinfo")) {
+  each_line(proc + "/self/mountinfo", [&](const char* line) {
     const Words words = split(line, ' ');
     const auto dash = static_cast<std::size_t>(std::find(words.begin(), words.end(), "-") - words.begin());
-    if (dash < 5 || dash + 1 >= words.size()) continue;
+    if (dash < 5 || dash + 1 >= words.size()) return;
     if (const int version = version_of(words, dash)) mounts[version] = {words[4], words[3], true};
-  }
+  });
   Word least = UNLIMITED_BYTES;
-  for (const std::string& line : lines(proc + "/self/cgroup")) {
-    const auto first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const int version = controllers.empty() ? 2 : holds(split(controllers, ','), "memory") ? 1 : 0;
-    if (version == 0 || !mounts[version].known) continue;
-    std::string group = below(line.substr(second + 1), mounts[version].top);
+  each_line(proc + "/self/cgroup", [&](const char* line) {  // number:controllers:path
+    const Words words = split(line, ':');
+    if (words.size() < 3) return;
+    const int version = words[1].empty() ? 2 : holds(split(words[1], ','), "memory") ? 1 : 0;
+    if (version == 0 || !mounts[version].known) return;
+    std::string group = below(line + words[0].size() + words[1].size() + 2, mounts[version].top);
     for (;; group.erase(group.rfind('/'))) {
       least = std::min(least, number(root + mounts[version].point + group + NAMES[version]));
       if (group.empty()) break;
     }
-  }
+  });
   return least < UNLIMITED_BYTES ? least : format::NOTHING;
 }
 

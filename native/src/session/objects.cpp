@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "session.h"
+#include "../loops/threads.h"
+#include "error.h"
 
 using namespace session;
-using loops::Own;
 
 namespace {
 
@@ -15,70 +15,119 @@ constexpr Word STRIDES = 14, RANK = 256, TYPE = 258, OFFSET = 259, PADDED = 260,
 constexpr Word BLOCK_AXES = 265, BLOCKED = 2, ARGUMENT = 255, SCRATCHPAD_OF = 136;
 constexpr Word UNIMPLEMENTED = 3, NO_MORE_IMPLEMENTATIONS = 4;  // of `dnnl_status_t`
 
-std::size_t size(Word count) { return static_cast<std::size_t>(count); }
+constexpr loops::Status NO_OBJECT = 2;                          // `dnnl_invalid_arguments`
 
-loops::Array<Word> array(std::vector<Word>& values) { return {values.data(), static_cast<Word>(values.size())}; }
+// The last byte of a state; of one broken, operation and status are before it.
+enum State : Word { NOT_MADE, BEING_MADE, MADE, BROKEN };
+
+Word invoke(loops::Function function, const Word* w, const float* f) {
+  return function(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13],
+                  w[14], w[15], w[16], w[17], f[0], f[1], f[2]);
+}
 
 }  // namespace
 
-// Handles are those of descriptors, then two of each attribute (itself, its post-operations), two of each primitive
-// (itself, its descriptor), and those of memories; groups are in the same order.
 Objects::Objects(const library::Onednn& library, const program::Program& program, void* memory)
     : library_(library),
       program_(program),
-      facts_(program.facts()),
+      layout_(program.layout()),
       places_(library.places()),
-      handles_(size(facts_.descriptors + 2 * (facts_.attributes + facts_.primitives) + facts_.memories)),
-      states_(size(facts_.descriptors + facts_.attributes + facts_.primitives + facts_.memories)),
-      scratch_(size(facts_.scratch)),
-      destroy_memory_(reinterpret_cast<loops::Four>(library.function("dnnl_memory_destroy"))),
-      query_(reinterpret_cast<loops::Four>(library.function("dnnl_memory_desc_query"))),
-      query_argument_(reinterpret_cast<Word (*)(Word, Word, Word)>(library.function("dnnl_primitive_desc_query_md"))),
-      bytes_of_(reinterpret_cast<std::size_t (*)(Word)>(library.function("dnnl_memory_desc_get_size"))),
-      bytes_of_type_(reinterpret_cast<std::size_t (*)(Word)>(library.function("dnnl_data_type_size"))) {
+      kinds_(program.rows<Word>(format::KINDS)),
+      function_of_(program.rows<Word>(format::FUNCTION_OF)),
+      made_(program.rows<Word>(format::MADE)),
+      values_(program.rows<Word>(format::VALUES)),
+      starts_(program.rows<Word>(format::STARTS)),
+      roles_(program.rows<loops::Role>(format::ROLES)),
+      floats_(program.rows<float>(format::FLOATS)),
+      functions_(library.functions_of(program)),
+      handles_(size(layout_.handles())),
+      states_(size(layout_.groups())),
+      scratch_(size(program.facts().scratch)),
+      destroy_memory_(library.function("dnnl_memory_destroy")),
+      query_(library.function("dnnl_memory_desc_query")),
+      query_argument_(library.function<Word (*)(Word, Word, Word)>("dnnl_primitive_desc_query_md")),
+      bytes_of_(library.function<std::size_t (*)(Word)>("dnnl_memory_desc_get_size")),
+      bytes_of_type_(library.function<std::size_t (*)(Word)>("dnnl_data_type_size")) {
   places_.at_memory = loops::address(static_cast<char*>(memory));
   places_.at_constants = loops::address(program.rows<char>(format::CONSTANTS).from);
-  const auto known = library.functions_of(program);
-  const auto numbers = program.rows<Word>(format::FUNCTION_OF);
-  for (Word k = 0; k < numbers.length; ++k) functions_.push_back(known[size(numbers[k])]);
-  context_.places = &places_;
-  context_.tape.kinds = program.rows<Word>(format::KINDS);
-  context_.tape.functions = {functions_.data(), static_cast<Word>(functions_.size())};
-  context_.tape.made = program.rows<Word>(format::MADE);
-  context_.tape.roles = program.rows<loops::Role>(format::ROLES);
-  context_.tape.values = program.rows<Word>(format::VALUES);
-  context_.tape.floats = program.rows<float>(format::FLOATS);
-  context_.tape.starts = program.rows<Word>(format::STARTS);
-  context_.store.handles = array(handles_);
-  context_.store.states = array(states_);
-  context_.store.scratch = array(scratch_);
 }
 
+// Move a primitive descriptor on until its implementation has the name wanted.
+// By name: a warm primitive cache repeats implementations in the walk, so positions shift.
+loops::Status Objects::walk(Word described, const char* wanted) const {
+  for (;;) {
+    const char* found = nullptr;
+    if (const auto status = places_.fn_query(described, places_.what_name, 0, loops::address(&found))) return status;
+    if (std::strcmp(found, wanted) == 0) return 0;
+    if (const auto status = places_.fn_next(described, 0, 0, 0)) return status;
+  }
+}
+
+Word Objects::argument(loops::Role role, Word value) {
+  switch (role) {
+    case loops::NUMBER: return value;
+    case loops::HANDLE: return handle(value);
+    case loops::RESULT: return loops::address(&handles_[size(value)]);
+    case loops::CONSTANT: return places_.at_constants + value;
+    case loops::SCRATCH: return loops::address(&scratch_[size(value)]);
+    case loops::MEMORY: return places_.at_memory + value;
+    case loops::ENGINE: return places_.at_engine;
+  }
+  return value;
+}
+
+loops::Status Objects::operate(Word operation) {
+  const Word kind = kinds_[operation], row = operation * loops::INTEGERS;
+  Word words[loops::INTEGERS];
+  for (Word k = 0; k < loops::INTEGERS; ++k) {
+    words[k] = argument(roles_[row + k], values_[row + k]);
+    if (roles_[row + k] == loops::HANDLE && words[k] == 0) return NO_OBJECT;  // the library was asked for it, and has none
+  }
+  if (kind == loops::COPY) {
+    scratch_[size(words[0])] = words[1];
+    return 0;
+  }
+  if (kind == loops::WALK) return walk(words[0], reinterpret_cast<const char*>(words[1]));
+  const Word given = invoke(functions_[size(function_of_[operation])], words, &floats_[operation * loops::FLOATS]);
+  if (kind == loops::ASK) handles_[size(made_[operation])] = given;
+  return kind == loops::CALL ? static_cast<loops::Status>(given) : 0;
+}
+
+// Nothing is waited for while a group is being made, so threads cannot wait for each other in a circle.
 void Objects::ensure(Word group) {
-  Own own{};
-  if (loops::ensure(context_, own, group) != loops::DONE) fail(own);
-}
-
-void Objects::make(Word group) {
-  std::vector<Word> met;
-  make(group, met);
+  Word* state = &states_[size(group)];
+  Word found = loops::load(state);
+  if (found == NOT_MADE) found = loops::claim(state, NOT_MADE, BEING_MADE);
+  if (found == NOT_MADE) {
+    for (Word operation = starts_[group]; operation < starts_[group + 1]; ++operation) {
+      const Word status = operate(operation);
+      if (status == 0) continue;
+      loops::put<Word>(state, operation << 32 | status << 8 | BROKEN);
+      fail(operation, status);
+    }
+    loops::put<Word>(state, MADE);
+    return;
+  }
+  const Word begun = found == BEING_MADE ? loops::now_ns() : 0;
+  for (; found == BEING_MADE; found = loops::load(state)) loops::rest(begun);
+  if (found != MADE) fail(found >> 32, found >> 8 & 0xFFFFFF);  // what the thread said that was at it
 }
 
 // By the operations themselves: tapes that refer to themselves fail when their objects are made.
-void Objects::make(Word group, std::vector<Word>& met) {
+void Objects::make(Word group, std::vector<Word>&& met) {
   met.push_back(group);
-  const loops::Tape& tape = context_.tape;
-  for (Word at = loops::INTEGERS * tape.starts[group]; at < loops::INTEGERS * tape.starts[group + 1]; ++at) {
-    if (tape.roles[at] != loops::HANDLE) continue;
-    const Word other = group_of(tape.values[at]);
-    if (std::find(met.begin(), met.end(), other) == met.end()) make(other, met);
+  for (Word at = loops::INTEGERS * starts_[group]; at < loops::INTEGERS * starts_[group + 1]; ++at) {
+    if (roles_[at] != loops::HANDLE) continue;
+    const Word other = layout_.group_of(values_[at]);
+    if (std::find(met.begin(), met.end(), other) == met.end()) make(other, std::move(met));  // which stays here
   }
   ensure(group);
 }
 
 Word Objects::primitive(Word row) {
-  make(facts_.descriptors + facts_.attributes + row);
-  return facts_.descriptors + 2 * (facts_.attributes + row);
+  const Word found = layout_.first_primitive() + 2 * row;
+  make(layout_.group_of(found));
+  return found;
 }
 
 Word Objects::memory(Word descriptor, Word address) const {
@@ -133,63 +182,47 @@ Word Objects::reach(Word descriptor) const {
 }
 
 std::pair<Word, Word> Objects::memory_of(Word handle) const {
-  const Word* given = &context_.tape.values[loops::INTEGERS * context_.tape.starts[group_of(handle)]];
+  const Word* given = &values_[loops::INTEGERS * starts_[layout_.group_of(handle)]];
   return {given[1], given[3]};
 }
 
-// The group that makes a handle.
-Word Objects::group_of(Word handle) const {
-  const Word pairs = facts_.attributes + facts_.primitives, beyond = handle - facts_.descriptors;
-  if (beyond < 0) return handle;
-  return facts_.descriptors + (beyond < 2 * pairs ? beyond / 2 : beyond - pairs);
-}
-
-// Say what the library refused.
-void Objects::fail(const Own& own) const {
-  const Word operation = own.operation;
-  const std::string function =
-      program_.text(program_.rows<Word>(format::FUNCTIONS)[program_.rows<Word>(format::FUNCTION_OF)[operation]]);
-  const bool walked = context_.tape.kinds[operation] == loops::WALK;
-  if (!walked && own.status != UNIMPLEMENTED && own.status != NO_MORE_IMPLEMENTATIONS)
-    library_.failed(function, own.status);
-  const std::string name = implementation(operation);
+void Objects::fail(Word operation, Word status) const {
+  const std::string function = program_.text(program_.rows<Word>(format::FUNCTIONS)[function_of_[operation]]);
+  if (kinds_[operation] != loops::WALK && status != UNIMPLEMENTED && status != NO_MORE_IMPLEMENTATIONS)
+    library_.failed(function, status);
+  const std::string name = implementation(operation), model = program_.model();
   throw Error{EP_DEVICE, "this oneDNN does not offer '" + (name.empty() ? function : name) + "'",
-              std::string("model ") + program_.text(facts_.model) + ", oneDNN " + library_.version() + " (" +
-                  library_.isa() + ")",
-              plan_again(program_.header().kind)};
+              "model " + model + ", oneDNN " + library_.version() + " (" + library_.isa() + ")", program_.plan_again()};
 }
 
 // The implementation that the group of an operation asks for; "" where it makes no primitive.
 std::string Objects::implementation(Word operation) const {
-  const loops::Tape& tape = context_.tape;
-  const Word* end = std::upper_bound(tape.starts.from, tape.starts.from + tape.starts.length, operation);
+  const Word* end = std::upper_bound(starts_.begin(), starts_.end(), operation);
   for (Word k = end[-1]; k < *end; ++k)
-    if (tape.kinds[k] == loops::WALK)
-      return reinterpret_cast<const char*>(places_.at_constants + tape.values[loops::INTEGERS * k + 1]);
+    if (kinds_[k] == loops::WALK)
+      return reinterpret_cast<const char*>(places_.at_constants + values_[loops::INTEGERS * k + 1]);
   return "";
 }
 
 void Objects::destroy(const char* kind, Word first, Word last, Word apart) {
-  const auto function =
-      reinterpret_cast<loops::Four>(library_.function(("dnnl_" + std::string(kind) + "_destroy").c_str()));
+  const auto function = library_.function(("dnnl_" + std::string(kind) + "_destroy").c_str());
   for (Word k = first; k < last; k += apart)
     if (Word& handle = handles_[size(k)]; handle != 0) function(handle, 0, 0, 0), handle = 0;
 }
 
 void Objects::free_makings() {
-  const Word attributes = facts_.descriptors, primitives = attributes + 2 * facts_.attributes;
-  destroy("primitive_desc", primitives + 1, primitives + 2 * facts_.primitives, 2);
+  const Word attributes = layout_.descriptors, primitives = layout_.first_primitive();
+  destroy("primitive_desc", primitives + 1, layout_.first_memory(), 2);
   destroy("primitive_attr", attributes, primitives, 2);
   destroy("post_ops", attributes + 1, primitives, 2);
-  for (Word k = 0; k < facts_.descriptors; ++k)  // what was asked of a primitive belongs to it
-    if (context_.tape.kinds[context_.tape.starts[k]] == loops::ASK) handles_[size(k)] = 0;
+  for (Word k = 0; k < attributes; ++k)  // what was asked of a primitive belongs to it
+    if (kinds_[starts_[k]] == loops::ASK) handles_[size(k)] = 0;
   destroy("memory_desc", 0, attributes, 1);
 }
 
 void Objects::free() {
-  const Word primitives = facts_.descriptors + 2 * facts_.attributes, memories = primitives + 2 * facts_.primitives;
-  destroy("memory", memories, static_cast<Word>(handles_.size()), 1);
-  destroy("primitive", primitives, memories, 2);
+  destroy("memory", layout_.first_memory(), layout_.handles(), 1);
+  destroy("primitive", layout_.first_primitive(), layout_.first_memory(), 2);
   free_makings();
-  std::fill(states_.begin(), states_.end(), 0);
+  std::fill(states_.begin(), states_.end(), NOT_MADE);
 }

@@ -10,21 +10,19 @@ namespace session {
 
 constexpr Word SCRATCHPAD = 80;  // among the arguments of `dnnl_primitive_execute`
 
-class Objects {
+class Objects : Fixed {
  public:
   // `memory`: where the session's memory begins, of which operations know offsets. Error: EP_DEVICE.
   Objects(const library::Onednn& library, const program::Program& program, void* memory);
   ~Objects() { free(); }
-  Objects(const Objects&) = delete;
-  Objects& operator=(const Objects&) = delete;
 
   const loops::Places& places() const { return places_; }
-  Word handle(Word number) const { return handles_[static_cast<std::size_t>(number)]; }
+  Word handle(Word number) const { return handles_[size(number)]; }
 
   // Make a group's object, or wait for the thread that is at it. What it is made from must be there. Error: EP_DEVICE.
   void ensure(Word group);
-  // The same, with all that it is made from.
-  void make(Word group);
+  // The same, with all that it is made from, of which groups were met already.
+  void make(Word group, std::vector<Word>&& met = {});
   // Handles of a row of primitives: itself, and its descriptor behind it.
   Word primitive(Word row);
   // A memory over bytes, and its end.
@@ -46,20 +44,23 @@ class Objects {
   void free_makings();
 
  private:
-  void make(Word group, std::vector<Word>& met);
+  Word argument(loops::Role role, Word value);
+  loops::Status operate(Word operation);
+  loops::Status walk(Word described, const char* wanted) const;
   void destroy(const char* kind, Word first, Word last, Word apart);
-  Word group_of(Word handle) const;
-  [[noreturn]] void fail(const loops::Own& own) const;
+  [[noreturn]] void fail(Word operation, Word status) const;
   std::string implementation(Word operation) const;
   Word reach(Word described) const;
 
   const library::Onednn& library_;
   const program::Program& program_;
-  const format::Facts& facts_;
+  const program::Layout layout_;
   loops::Places places_;
-  std::vector<loops::Function> functions_;
+  const loops::Array<const Word> kinds_, function_of_, made_, values_, starts_;
+  const loops::Array<const loops::Role> roles_;
+  const loops::Array<const float> floats_;
+  const std::vector<loops::Function> functions_;
   std::vector<Word> handles_, states_, scratch_;
-  loops::Context context_;
   loops::Four destroy_memory_, query_;
   Word (*query_argument_)(Word, Word, Word);
   std::size_t (*bytes_of_)(Word), (*bytes_of_type_)(Word);

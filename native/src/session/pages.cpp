@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../program/format.h"
+#include "files.h"
 #include "region.h"
 
 using namespace session;
@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t PRESENT = std::uint64_t{1} << 63;  // of an entry of /proc/self/pagemap
 
 void advise(Word begin, Word end, int advice) {
-  madvise(reinterpret_cast<void*>(begin), static_cast<std::size_t>(end - begin), advice);
+  madvise(reinterpret_cast<void*>(begin), size(end - begin), advice);
 }
 
 // The beginning of a line of /proc/self/smaps; whether the mapping is one of a file that cannot be written.
@@ -30,28 +30,20 @@ bool begins(const char* line, Mapping& mapping, bool& fits) {
   if (std::sscanf(line, "%lx-%lx %4s %lx %*s %*s %n", &begin, &end, permissions, &at, &path) != 4 || path == 0) return false;
   fits = line[path] == '/' && permissions[1] != 'w' && permissions[3] == 'p';
   if (fits) mapping = {line + path, static_cast<Word>(begin), static_cast<Word>(end), static_cast<Word>(at) / PAGE};
-  if (fits) mapping.path.resize(std::strcspn(mapping.path.c_str(), "\n"));
   return true;
 }
 
 // The mappings of files in this process that cannot be written, and of which nothing was.
 Mappings unchanged_mappings() {
   Mappings found;
-  std::FILE* file = std::fopen("/proc/self/smaps", "re");
-  if (file == nullptr) return found;
   Mapping mapping;
   bool fits = false;
-  char* line = nullptr;
-  std::size_t room = 0;
-  while (getline(&line, &room, file) > 0) {
-    if (begins(line, mapping, fits)) continue;
+  each_line("/proc/self/smaps", [&](const char* line) {
     constexpr char CHANGED[] = "Anonymous:";  // relocated pages are there in no file
-    if (!fits || std::strncmp(line, CHANGED, sizeof CHANGED - 1) != 0) continue;
+    if (begins(line, mapping, fits) || !fits || std::strncmp(line, CHANGED, sizeof CHANGED - 1) != 0) return;
     if (std::strtol(line + sizeof CHANGED - 1, nullptr, 10) == 0) found.push_back(mapping);
     fits = false;
-  }
-  std::free(line);
-  std::fclose(file);
+  });
   return found;
 }
 
@@ -67,12 +59,12 @@ void mark_present(const Mappings& mappings, std::vector<bool>& pages) {
   std::uint64_t told[AT_ONCE];
   for (const Mapping& one : mappings) {
     const Word count = (one.end - one.begin) / PAGE;
-    if (static_cast<Word>(pages.size()) < one.page + count) pages.resize(static_cast<std::size_t>(one.page + count));
+    if (static_cast<Word>(pages.size()) < one.page + count) pages.resize(size(one.page + count));
     for (Word first = 0; first < count; first += AT_ONCE) {
-      const std::size_t bytes = sizeof told[0] * static_cast<std::size_t>(std::min(AT_ONCE, count - first));
+      const std::size_t bytes = sizeof told[0] * size(std::min(AT_ONCE, count - first));
       const ssize_t got = pread(file, told, bytes, (one.begin / PAGE + first) * static_cast<Word>(sizeof told[0]));
       for (Word k = 0; k < got / static_cast<ssize_t>(sizeof told[0]); ++k)
-        if (told[k] & PRESENT) pages[static_cast<std::size_t>(one.page + first + k)] = true;
+        if (told[k] & PRESENT) pages[size(one.page + first + k)] = true;
     }
   }
   close(file);
@@ -146,7 +138,7 @@ void session::give_up_unused() {
   keep(files);
 }
 
-LibraryPages::LibraryPages(const void* inside) {
+LibraryPages::LibraryPages(const void* inside, bool records) : records_(records) {
   const Word address = reinterpret_cast<Word>(inside);
   const Mappings all = unchanged_mappings();
   const auto of = std::find_if(all.begin(), all.end(), [&](const Mapping& one) { return one.begin <= address && address < one.end; });
@@ -155,34 +147,32 @@ LibraryPages::LibraryPages(const void* inside) {
     if (one.path == of->path) mappings_.push_back(one);
 }
 
-void LibraryPages::drop() { unmap(mappings_); }
-
-void RecordedPages::note() { mark_present(mappings_, seen_[running_]); }
-
-void RecordedPages::drop() {
-  note();
-  LibraryPages::drop();
+LibraryPages::LibraryPages(const void* inside, Runs making, Runs running) : LibraryPages(inside) {
+  making_ = std::move(making);
+  kept_ = std::move(running);
 }
 
-void RecordedPages::made() {
+void LibraryPages::begin() const {
+  if (!kept_.empty() && !mappings_.empty()) keep({{mappings_, making_}});
+}
+
+void LibraryPages::drop() {
+  if (!kept_.empty()) return;  // what is needed at a time was chosen before
+  if (records_) mark_present(mappings_, seen_[running_]);
+  unmap(mappings_);
+}
+
+void LibraryPages::made() {
+  if (!kept_.empty() && !mappings_.empty()) keep({{mappings_, kept_}});
   drop();
   running_ = true;
 }
 
-Runs RecordedPages::found(bool running) {
-  note();
+void LibraryPages::executed() const {
+  if (!kept_.empty()) give_up_unused();
+}
+
+Runs LibraryPages::found(bool running) {
+  if (records_) mark_present(mappings_, seen_[running_]);
   return runs_of(seen_[running]);
 }
-
-KeptPages::KeptPages(const void* inside, Runs making, Runs running)
-    : LibraryPages(inside), making_(std::move(making)), running_(std::move(running)) {}
-
-void KeptPages::begin() {
-  if (!mappings_.empty()) keep({{mappings_, making_}});
-}
-
-void KeptPages::made() {
-  if (!mappings_.empty()) keep({{mappings_, running_}});
-}
-
-void KeptPages::executed() { give_up_unused(); }

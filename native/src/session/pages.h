@@ -5,7 +5,7 @@
 //
 // Under a limit of memory that is not enough. A page that is not in the page cache is read with megabytes around it, all
 // of which count, and which may push out what the next kernel needs. So a profile says which pages making and executing
-// kernels need (RecordedPages), and a process under a limit has those and no others in memory (KeptPages).
+// kernels need, and a process under a limit has those and no others in memory.
 #pragma once
 
 #include <string>
@@ -28,42 +28,22 @@ using Mappings = std::vector<Mapping>;
 
 class LibraryPages {
  public:
-  explicit LibraryPages(const void* inside);  // an address of the library
-  virtual ~LibraryPages() = default;
-  virtual void begin() {}           // kernels will be made
-  virtual void drop();              // take the pages out of this process; whoever needs one has it again
-  virtual void made() { drop(); }   // all kernels are made: they will be executed now
-  virtual void executed() {}        // an inference has run code that had not run before
+  // inside: an address of the library; records: those that are needed are written down
+  explicit LibraryPages(const void* inside, bool records = false);
+  // In a process under a limit: those that are needed at a time, and no others.
+  LibraryPages(const void* inside, Runs making, Runs running);
 
- protected:
+  void begin() const;     // kernels will be made
+  void drop();            // take the pages out of this process, unless they are kept; whoever needs one has it again
+  void made();            // all kernels are made: they will be executed now
+  void executed() const;  // an inference has run code that had not run before: what was read around it is given up
+  Runs found(bool running);  // those that making kernels, or executing them, needed, if they were written down
+
+ private:
   Mappings mappings_;
-};
-
-// With a record of those that making kernels and executing them need.
-class RecordedPages : public LibraryPages {
- public:
-  explicit RecordedPages(const void* inside) : LibraryPages(inside) {}
-  void drop() override;
-  void made() override;
-  Runs found(bool running);
-
- private:
-  void note();
+  bool records_ = false, running_ = false;
+  Runs making_, kept_;  // none: nothing is kept
   std::vector<bool> seen_[2];
-  bool running_ = false;
-};
-
-// In a process under a limit: those that are needed at a time, and no others.
-class KeptPages : public LibraryPages {
- public:
-  KeptPages(const void* inside, Runs making, Runs running);
-  void begin() override;
-  void drop() override {}  // what is needed at a time was chosen before
-  void made() override;
-  void executed() override;  // give up what was read around code that ran for the first time
-
- private:
-  const Runs making_, running_;
 };
 
 // Keep of all files that this process has mapped the pages that it uses, and give up the rest of what was read of them:

@@ -1,4 +1,3 @@
-// The processors that a thread may use.
 #pragma once
 
 #include <sched.h>
@@ -6,6 +5,8 @@
 #include <unistd.h>
 
 #include <vector>
+
+#include "../base.h"
 
 namespace session {
 
@@ -29,15 +30,13 @@ inline bool pin(const std::vector<int>& processors, pid_t thread = 0) {
 }
 
 // Keeps the thread that makes it on some processors, until its end or before.
-class Pinned {
+class Pinned : Fixed {
  public:
   explicit Pinned(const std::vector<int>& processors)
       : thread_(static_cast<pid_t>(syscall(SYS_gettid))), before_(processors.empty() ? processors : processors_of(0)) {
     done_ = pin(processors);
   }
   ~Pinned() { release(); }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
 
   bool done() const { return done_; }
   void release() const { pin(before_, thread_); }

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "session.h"
-
 using namespace session;
 using format::Recipe;
 
@@ -13,11 +11,8 @@ EP_EXPORT void ep_widen_f16(const char* halves, char* values, Word count);
 
 namespace {
 
-constexpr Word SIZES[] = {4, 4, 8, 1, 1, 1, 2};  // of `format::STORED`
-enum Stored : Word { FLOAT32, INT32, INT64, INT8, UINT8, BOOL, FLOAT16 };
+enum Stored : Word { FLOAT32, INT32, INT64, INT8, UINT8, BOOL, FLOAT16 };  // `format::STORED`
 constexpr Word LINE = 64, LEAST_BYTES = 1 << 20;
-
-Word aligned(Word bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
 template <class T>
 void convert(const char* from, Word stride, float* to, Word count) {
@@ -47,10 +42,58 @@ void combine(const Values& a, const Values& b, Word inner, Operation operation) 
   }
 }
 
+Values taken(Staging& staging, Word count) { return {staging.take(4 * count), count, 4 * count}; }
+
+Values loaded(const Recipe& row, char* read, Staging& staging) {
+  if (row.dtype == FLOAT32 && row.stride == format::SIZES[FLOAT32]) return {read, row.count, 4 * row.count};
+  const Values made = taken(staging, row.count);
+  const auto into = [&](auto function) { function(read, row.stride, made.numbers(), row.count); };
+  switch (row.dtype) {
+    case FLOAT32: into(convert<float>); break;
+    case INT32: into(convert<std::int32_t>); break;
+    case INT64: into(convert<std::int64_t>); break;
+    case INT8: into(convert<std::int8_t>); break;
+    case FLOAT16: into(convert_halves); break;
+    default: into(convert<std::uint8_t>);
+  }
+  return made;
+}
+
+void run(const Recipe& row, std::vector<Values>& stack, Staging& staging, char* const*& read) {
+  const auto each = [&](auto operation) {
+    for (float *value = stack.back().numbers(), *end = value + stack.back().count; value < end; ++value)
+      *value = operation(*value);
+  };
+  const auto both = [&](auto operation) {
+    const Values b = stack.back();
+    stack.pop_back();
+    combine(stack.back(), b, row.count, operation);
+  };
+  const auto number = static_cast<float>(row.number);
+  switch (row.operation) {
+    case format::LOAD: return stack.push_back(loaded(row, *read++, staging));
+    case format::BYTES: return stack.push_back({*read++, 0, row.count});
+    case format::FILL: {
+      const Values made = taken(staging, row.count);
+      std::fill_n(made.numbers(), row.count, *stack.back().numbers());
+      stack.back() = made;
+      return;
+    }
+    case format::ADD: return both([](float a, float b) { return a + b; });
+    case format::SUBTRACT: return both([](float a, float b) { return a - b; });
+    case format::MULTIPLY: return both([](float a, float b) { return a * b; });
+    case format::DIVIDE: return both([](float a, float b) { return a / b; });
+    case format::ADD_NUMBER: return each([&](float value) { return value + number; });
+    case format::MULTIPLY_NUMBER: return each([&](float value) { return value * number; });
+    case format::ROOT: return each([](float value) { return std::sqrt(value); });
+    default: return each([](float value) { return -value; });
+  }
+}
+
 }  // namespace
 
 char* Staging::take(Word bytes) {
-  const Word room = aligned(bytes) + LINE * static_cast<Word>(sizeof(float));
+  const Word room = rounded(bytes, LINE) + LINE * static_cast<Word>(sizeof(float));
   if (parts_.empty() || parts_.back().bytes() - used_ < room) {
     parts_.emplace_back(std::max({LEAST_BYTES, 2 * room, whole_}));
     whole_ += parts_.back().bytes();
@@ -69,71 +112,15 @@ void Staging::clear() {
   used_ = 0;
 }
 
-void Recipes::damaged() const {
-  throw Error{EP_FORMAT, "the plan is damaged: a recipe of weights does not fit", where_,
-              plan_again(format::COLD_START)};
-}
-
-Recipes::Part Recipes::part_of(const Recipe& row) {
+session::RecipePart session::part_of(const Recipe& row) {
   if (row.operation == format::BYTES) return {row.file, row.offset, row.count};
-  if (row.operation != format::LOAD || row.count == 0) return {0, 0, 0};
-  return {row.file, row.offset, (row.count - 1) * row.stride + SIZES[row.dtype]};
+  if (row.operation != format::LOAD) return {0, 0, 0};
+  return {row.file, row.offset, (row.count - 1) * row.stride + format::SIZES[row.dtype]};
 }
 
-Values Recipes::loaded(const Recipe& row, char* read, Staging& staging) const {
-  if (row.dtype == FLOAT32 && row.stride == SIZES[FLOAT32]) return {read, row.count, 4 * row.count};
-  const Values made{staging.take(4 * row.count), row.count, 4 * row.count};
-  const auto into = [&](auto function) { function(read, row.stride, made.numbers(), row.count); };
-  switch (row.dtype) {
-    case FLOAT32: into(convert<float>); break;
-    case INT32: into(convert<std::int32_t>); break;
-    case INT64: into(convert<std::int64_t>); break;
-    case INT8: into(convert<std::int8_t>); break;
-    case FLOAT16: into(convert_halves); break;
-    default: into(convert<std::uint8_t>);
-  }
-  return made;
-}
-
-void Recipes::run(const Recipe& row, std::vector<Values>& stack, Staging& staging, char* const*& read) const {
-  const auto each = [&](auto operation) {
-    if (stack.empty()) damaged();
-    for (float *value = stack.back().numbers(), *end = value + stack.back().count; value < end; ++value)
-      *value = operation(*value);
-  };
-  const auto both = [&](auto operation) {
-    if (stack.size() < 2 || stack.back().count < 1 || row.count < 1) damaged();
-    const Values b = stack.back();
-    stack.pop_back();
-    combine(stack.back(), b, row.count, operation);
-  };
-  const auto number = static_cast<float>(row.number);
-  switch (row.operation) {
-    case format::LOAD: return stack.push_back(loaded(row, row.count == 0 ? nullptr : *read++, staging));
-    case format::BYTES: return stack.push_back({row.count == 0 ? nullptr : *read++, 0, row.count});
-    case format::FILL: {
-      if (stack.empty() || stack.back().count != 1) damaged();
-      const Values made{staging.take(4 * row.count), row.count, 4 * row.count};
-      std::fill_n(made.numbers(), row.count, *stack.back().numbers());
-      stack.back() = made;
-      return;
-    }
-    case format::ADD: return both([](float a, float b) { return a + b; });
-    case format::SUBTRACT: return both([](float a, float b) { return a - b; });
-    case format::MULTIPLY: return both([](float a, float b) { return a * b; });
-    case format::DIVIDE: return both([](float a, float b) { return a / b; });
-    case format::ADD_NUMBER: return each([&](float value) { return value + number; });
-    case format::MULTIPLY_NUMBER: return each([&](float value) { return value * number; });
-    case format::ROOT: return each([](float value) { return std::sqrt(value); });
-    case format::NEGATE: return each([](float value) { return -value; });
-    default: damaged();
-  }
-}
-
-Values Recipes::make(const format::Raw& raw, Staging& staging, char* const*& read) const {
-  const auto rows = program_.rows<Recipe>(format::RECIPES);
+Values session::made(const program::Program& program, const format::Raw& raw, Staging& staging, char* const*& read) {
+  const auto rows = program.rows<Recipe>(format::RECIPES);
   std::vector<Values> stack;
   for (Word k = raw.first; k < raw.end; ++k) run(rows[k], stack, staging, read);
-  if (stack.empty()) damaged();
   return stack.back();
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "../program/program.h"
-#include "files.h"
 #include "region.h"
 
 namespace session {
@@ -31,25 +30,13 @@ struct Values {
   float* numbers() const { return reinterpret_cast<float*>(from); }
 };
 
-class Recipes {
- public:
-  Recipes(const program::Program& program, const std::string& where) : program_(program), where_(where) {}
-
-  // A part of a file that a recipe reads; none where `bytes` is 0.
-  struct Part {
-    Word file, offset, bytes;
-  };
-  static Part part_of(const format::Recipe& row);
-  // What recipes of a weight make, of what they have read, part by part. Error: EP_FORMAT where they do not fit.
-  Values make(const format::Raw& raw, Staging& staging, char* const*& read) const;
-  [[noreturn]] void damaged() const;
-
- private:
-  void run(const format::Recipe& row, std::vector<Values>& stack, Staging& staging, char* const*& read) const;
-  Values loaded(const format::Recipe& row, char* read, Staging& staging) const;
-
-  const program::Program& program_;
-  std::string where_;
+// A part of a file that a recipe reads; none where `bytes` is 0.
+struct RecipePart {
+  Word file, offset, bytes;
 };
+RecipePart part_of(const format::Recipe& row);
+
+// What recipes of a weight make, of what they have read, part by part. They were checked with the program.
+Values made(const program::Program& program, const format::Raw& raw, Staging& staging, char* const*& read);
 
 }  // namespace session

@@ -1,46 +1,51 @@
-// Zeroed memory on huge pages where the system has them: fewer faults at first touch.
+// Memory that the system maps, and takes back with the object that holds it.
 #pragma once
 
 #include <sys/mman.h>
 
+#include <memory>
 #include <new>
 
 #include "../base.h"
 
 namespace session {
 
-constexpr int POPULATE_READ = 22;  // advice of Linux 5.14: older headers lack it
+constexpr int POPULATE_READ = 22, POPULATE_WRITE = 23;  // advice of Linux 5.14: older headers lack it
 
+struct Unmap {
+  Word bytes = 0;
+  void operator()(char* from) const { munmap(from, size(bytes)); }
+};
+using Mapped = std::unique_ptr<char, Unmap>;
+
+// Map a file to be read; null where the system does not.
+inline Mapped mapped(int file, Word bytes, int flags, int protection = PROT_READ) {
+  void* found = bytes > 0 ? mmap(nullptr, size(bytes), protection, flags, file, 0) : MAP_FAILED;
+  return {found == MAP_FAILED ? nullptr : static_cast<char*>(found), Unmap{bytes}};
+}
+
+// Zeroed memory. Error: std::bad_alloc.
+inline Mapped zeroed(Word bytes) {
+  Mapped made = mapped(-1, bytes, MAP_PRIVATE | MAP_ANONYMOUS, PROT_READ | PROT_WRITE);
+  if (!made) throw std::bad_alloc();
+  return made;
+}
+
+// Zeroed memory on huge pages where the system has them: fewer faults at first touch.
 class Region {
  public:
-  Region() = default;
   // Error: std::bad_alloc.
-  explicit Region(Word bytes) : bytes_(bytes) {
-    void* found = mmap(nullptr, mapped(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (found == MAP_FAILED) throw std::bad_alloc();
-    from_ = static_cast<char*>(found);
-    madvise(found, mapped(), MADV_HUGEPAGE);
+  explicit Region(Word bytes) : memory_(zeroed(bytes + HUGE)), bytes_(bytes) {
+    madvise(memory_.get(), size(bytes + HUGE), MADV_HUGEPAGE);
   }
-  Region(Region&& other) noexcept : from_(other.from_), bytes_(other.bytes_) { other.from_ = nullptr; }
-  Region& operator=(Region&& other) noexcept {
-    std::swap(from_, other.from_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~Region() {
-    if (from_ != nullptr) munmap(from_, mapped());
-  }
-
   // From the beginning of a huge page on.
-  char* data() const { return reinterpret_cast<char*>((reinterpret_cast<Word>(from_) + HUGE - 1) & -HUGE); }
+  char* data() const { return reinterpret_cast<char*>(rounded(reinterpret_cast<Word>(memory_.get()), HUGE)); }
   Word bytes() const { return bytes_; }
 
  private:
   static constexpr Word HUGE = 2 << 20;
-  std::size_t mapped() const { return static_cast<std::size_t>(bytes_ + HUGE); }
-
-  char* from_ = nullptr;
-  Word bytes_ = 0;
+  Mapped memory_;
+  Word bytes_;
 };
 
 }  // namespace session

@@ -14,21 +14,13 @@
 namespace session {
 
 using program::Program;
-
-struct Options {
-  const char* library = nullptr;
-  std::vector<int> processors;
-  int continuous = -1;
-  bool fixed = false;
-  std::uint64_t budget = 0;
-  Word begun_ns = 0;  // when opening began
-};
+class Stream;
+struct StreamOptions;
 
 class Session {
  public:
   virtual ~Session() = default;
   virtual const Program& program() const = 0;
-  // Where an input or output lies now.
   virtual void* place(const format::Border& border) = 0;
   // Error: EP_MODEL, EP_DEVICE. Inputs are copied in (`begin`), then steps run; outputs lie at their places afterwards.
   virtual void run(const ep_buffer* inputs) = 0;
@@ -37,6 +29,7 @@ class Session {
   // The end of a run, behind all that the caller waits for.
   virtual void ended() {}
   virtual double set_budget(std::uint64_t bytes);  // predicted ms; Error: EP_INFEASIBLE
+  virtual Stream& stream();                            // of a plan of memory; Error: EP_INPUT
   virtual void prepare_later() = 0;
   virtual std::vector<ep_span> trace() const = 0;
   virtual double fact(const std::string& name) const = 0;  // NaN where it knows none
@@ -45,10 +38,9 @@ class Session {
   void copy_in(const ep_buffer* inputs);
 };
 
-// The command that makes a plan of a kind again.
-std::string plan_again(std::uint32_t kind);
-
-std::unique_ptr<Session> open_cold(const std::string& folder, std::unique_ptr<Program> program, const Options& options);
-std::unique_ptr<Session> open_memory(const std::string& folder, std::unique_ptr<Program> program, const Options& options);
+std::unique_ptr<Session> open_cold(const std::string& folder, std::unique_ptr<Program> program, const ep_options& options,
+                                   Word begun_ns);
+std::unique_ptr<Session> open_memory(const std::string& folder, std::unique_ptr<Program> program, const ep_options& options);
+std::unique_ptr<Session> open_memory(const std::string& folder, std::unique_ptr<Program> program, StreamOptions options);
 
 }  // namespace session

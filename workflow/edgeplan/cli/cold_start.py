@@ -110,9 +110,9 @@ def plan_cold_start(
 
 def cache_line(made: ColdStartPlan) -> str:
     """The cache that was written, and what its limit, of which the plan knows nothing, left out of it."""
-    limit_bytes, steps = made.limit_bytes, zip(made.plan.source, made.steps, strict=True)
+    limit_bytes, steps = made.limit_bytes, zip(made.plan.source, made.program.steps, strict=True)
     left_out = [step.weight_bytes for source, step in steps if SOURCES[source].startswith("cached") and not step.cached]
-    line = f"  weight cache    {made.program.cache_bytes / _MB:.2f} MB, "
+    line = f"  weight cache    {made.program.facts['cache_bytes'] / _MB:.2f} MB, "
     if limit_bytes is None:
         return line + "no limit"
     line += f"limit {limit_bytes / _MB:.2f} MB: "

@@ -79,7 +79,7 @@ def measure_once(
         return []
     chosen = {kernel: (index, position, 1) for kernel, (_, index, position) in sorted(smallest.items())}
     made, records = trials.only(tuple(chosen.values()))
-    file = scratch / f"once-{trials.linked.program.layout}.bin"
+    file = scratch / f"once-{trials.subject.program.home}.bin"
     file.write_bytes(made.content)
     times_ms = []
     for record in records:

@@ -13,7 +13,7 @@ from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Layer, 
 from edgeplan.profiling.first_call_costs import kernel_of, work_of
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row
-from edgeplan.runtime.recipes import step_can_be_raw
+from edgeplan.runtime.recipes import can_be_raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def profile_of(
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps]), strict=True):
-        raw = step_can_be_raw(step, types)
+        raw = can_be_raw(step, types)
         charge = Charge(work_of(step, shapes), raw, share, touch_ms, touch_ms_per_byte, once_ms)
         found = [c for row in rows[signature] for c in candidates_of(row, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))

@@ -132,8 +132,8 @@ class Harness:
         self.widths = tuple(dict.fromkeys((1, len(self.big))))
         self.trials = Trials(dnnl, subject, model, self.widths, scratch)
         self.group = self.trials.group
-        self._borders = self.trials.linked.program.inputs
-        self.files = sorted({*map(Path, (file.path for file in self.trials.linked.program.files)), self.trials.cache})
+        self._borders = self.trials.linked.inputs
+        self.files = sorted({*map(Path, (file.path for file in self.trials.linked.files)), self.trials.cache})
         page_cache.read_through(self.files)
         flush = min(max(self.trials.weights_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
         self._flush = np.ones(flush // 4, np.float32)

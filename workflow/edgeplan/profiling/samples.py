@@ -13,20 +13,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace as changed
 
 from edgeplan.profiling.memory import stand_in_cache
 from edgeplan.profiling.subjects import Group, ProfilingSubject
-from edgeplan.runtime.cold_program import cold_program
-from edgeplan.runtime.creation import aligned
+from edgeplan.runtime.cold_program import ColdProgram, ModelFile, cold_program
+from edgeplan.runtime.creation import aligned, paged
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, transformed
-from edgeplan.runtime.linked import Linked, LinkedProgram, LinkedStep, ModelFile, converted
-from edgeplan.runtime.linking import Linker, Recorder
+from edgeplan.runtime.linking import LinkedStep, Linker
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.program_file import Border, checksum
-from edgeplan.runtime.recipes import step_can_be_raw
-from edgeplan.runtime.weight_cache import Bytes, paged
+from edgeplan.runtime.recipes import can_be_raw
+from edgeplan.runtime.tape import Recorder
 from edgeplan.support.stamps import stamp
 
 
@@ -95,12 +96,12 @@ class Trials:
 
     def _link(self, index: int, position: int, width: int, own: _Own) -> LinkedStep:
         step, implementation = self.subject.program.steps[index], self.group[index].implementations[position]
-        raw = step_can_be_raw(step, self.subject.program.types)
-        row, created = self._linker.step(step, implementation, "raw" if raw else "cached_read", width)
-        row["place"] = self._places[index]
-        if row["source"] == "cached_read":
-            row["segment"] = own.segment(transformed(self._recorder, step, created, own.read(index), own.worker).data)
-        return converted(row)
+        raw = can_be_raw(step, self.subject.program.types)
+        linked, created = self._linker.step(step, implementation, "raw" if raw else "cached_read", width)
+        linked.place = self._places[index]
+        if linked.cached:
+            linked.segment = own.segment(transformed(self._recorder, step, created, own.read(index), own.worker).data)
+        return linked
 
     def _stand_in(self, scratch: Path) -> Path:
         """Return a file of enough bytes, as any is read alike: the largest of the model's, else one that is written."""
@@ -111,30 +112,28 @@ class Trials:
             path = stand_in_cache(scratch / f"weights-{size}.bin", size)
         return path
 
-    def _program(self, steps: Sequence[LinkedStep], cache: Path, weights_bytes: int) -> Linked:
+    def _program(self, steps: Sequence[LinkedStep], cache: Path, weights_bytes: int) -> ColdProgram:
         found, status = self.subject.program, cache.stat()
         paths = [(self._model.parent / name).resolve() for name in self._linker.files]
-        program = LinkedProgram(
-            model=found.name,
-            threads=max(self._widths),
-            layout=found.home,
-            equal_cores=True,
-            little_ratio=1.0,
-            main=tuple(range(len(steps))),
-            queues=(),
-            widen_from=len(steps),
-            inputs=tuple(_border(found, name) for name in found.inputs),
-            outputs=tuple(_border(found, name) for name in found.outputs),
-            arena_bytes=aligned(max(found.arena_bytes, found.scratch_offset + self._linker.scratch_bytes)),
-            weights_bytes=weights_bytes,
-            cache_bytes=status.st_size,
-            files=tuple(ModelFile(str(path), path.stat().st_size, stamp(path.stat())) for path in paths),
-            cache_stamp=stamp(status) if status.st_size else (),
-        )
-        return Linked(program, self._linker.tables(), tuple(steps))
+        facts = {
+            "model": found.name,
+            "threads": max(self._widths),
+            "layout": found.home,
+            "equal_cores": True,
+            "little_ratio": 1.0,
+            "widen_from": len(steps),
+            "arena_bytes": aligned(max(found.arena_bytes, found.scratch_offset + self._linker.scratch_bytes)),
+            "weights_bytes": weights_bytes,
+            "cache_bytes": status.st_size,
+        }
+        if status.st_size:
+            facts["stamp"] = stamp(status)
+        inputs, outputs = ([_border(found, name) for name in names] for names in (found.inputs, found.outputs))
+        files = [ModelFile(str(path), path.stat().st_size, stamp(path.stat())) for path in paths]
+        return ColdProgram(facts, (range(len(steps)),), inputs, outputs, files, self._linker.tape, steps, [None] * len(steps))
 
-    def _written(self, linked: Linked, cache: Path, extra: Sequence[LinkedStep] = ()) -> TrialProgram:
-        return TrialProgram(cold_program(linked, self._info, extra=extra), cache if linked.program.cache_bytes else None)
+    def _written(self, linked: ColdProgram, cache: Path, extra: Sequence[LinkedStep] = ()) -> TrialProgram:
+        return TrialProgram(cold_program(linked, self._info, extra=extra), cache if linked.facts["cache_bytes"] else None)
 
     @cached_property
     def trying(self) -> TrialProgram:
@@ -147,7 +146,7 @@ class Trials:
         return self._written(self._at_trial, self.own)
 
     @cached_property
-    def _at_trial(self) -> Linked:
+    def _at_trial(self) -> ColdProgram:
         steps = [self._linked[index, 0, self._widths[0]] for index in range(len(self.subject.program.steps))]
         return self._program(steps, self.own, self.weights_bytes)
 
@@ -208,7 +207,7 @@ class _Own:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def segment(self, content: Bytes) -> int:
+    def segment(self, content: npt.NDArray[np.uint8]) -> int:
         """Where weights begin in the file."""
         key = (content.nbytes, checksum(content))
         if key not in self._known:

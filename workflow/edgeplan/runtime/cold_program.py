@@ -1,93 +1,112 @@
-"""The program of a cold start as the bytes of program.bin, made from a linked one."""
+"""The program of a cold start as the bytes of program.bin, made from linked steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass
+from itertools import accumulate, count, pairwise
+from typing import Any, NamedTuple
 
 from edgeplan.runtime.library import LibraryInfo
-from edgeplan.runtime.linked import Linked, LinkedStep
-from edgeplan.runtime.program_file import COLD_START_KIND, NOTHING, Section, border_row, packed
+from edgeplan.runtime.linking import LinkedStep
+from edgeplan.runtime.native import words
+from edgeplan.runtime.program_file import COLD_START_KIND, NOTHING, Border, Section, border_row, packed
 from edgeplan.runtime.recipes import Instruction, recipes_of
-from edgeplan.runtime.tape import Compiled, Compiler, record, tape_facts, tape_sections
+from edgeplan.runtime.tape import Numbers, Tape, Written, record_sections
 from edgeplan.support.machine import machine_text
 
+_SOURCES = {
+    "none": words.NO_WEIGHTS,
+    "cached_read": words.COPIED,
+    "cached_mmap": words.MAPPED,
+    "raw": words.RAW,
+    "shared": words.SHARED,
+}
 
-def cold_program(linked: Linked, info: LibraryInfo, *, continuous: bool = False, extra: Sequence[LinkedStep] = ()) -> bytes:
+
+class ModelFile(NamedTuple):
+    """A row of `Section.FILES`: a file of the raw model, and what tells whether it is still the same.
+
+    Attributes:
+        path: when the plan was built.
+        size: bytes.
+        stamp: what the file system said of it when its contents were known to be these (`support.stamps`).
+        checksum: of its contents, which decide where the stamp is another one.
+    """
+
+    path: str
+    size: int
+    stamp: Numbers
+    checksum: int = 0
+
+
+@dataclass(frozen=True)
+class ColdProgram:
+    """Holds what a cold start runs, before it is packed.
+
+    Attributes:
+        facts: of the model, the schedule and sizes, by the names of `program_file.FACTS`.
+        lanes: steps that are prepared by the core that executes, then by each of the others.
+        inputs, outputs: at the border.
+        files: of the model.
+        tape: what the steps' calls need.
+        steps: in order of execution.
+        later: for each step how later runs execute it, on all cores; None where the cold start does the same.
+    """
+
+    facts: dict[str, Any]
+    lanes: tuple[Sequence[int], ...]
+    inputs: Sequence[Border]
+    outputs: Sequence[Border]
+    files: Sequence[ModelFile]
+    tape: Tape
+    steps: Sequence[LinkedStep]
+    later: Sequence[LinkedStep | None]
+
+
+def cold_program(
+    program: ColdProgram, info: LibraryInfo, *, continuous: bool = False, extra: Sequence[LinkedStep] = ()
+) -> bytes:
     """The program of a cold start as bytes.
 
     Records are numbered: the steps', those of later runs in the order of the steps that have one, then `extra`.
 
     Args:
-        linked: the program, with places and checksums of its weights.
+        program: with places and checksums of its weights.
         info: the library that it was linked with.
         continuous: whether kernels of later runs are prepared between runs.
-        extra: more steps, made of the same tables, for measuring.
+        extra: more steps, made by the same tape, for measuring.
 
     Raises:
-        ValueError: weights of a step are to be raw that cannot be (`recipes.can_be_raw`).
+        KeyError: weights of a step are to be raw that cannot be (`recipes.can_be_raw`).
     """
-    program, steps = linked.program, linked.steps
-    again = [step for step in linked.later if step is not None]
-    compiled = Compiler(linked.tables).compiled()
-    made = _Records(compiled)
-    for step in (*steps, *again, *extra):
-        made.add(step)
-    numbers = iter(range(len(steps), len(steps) + len(again)))
-    lanes = (program.main, *program.queues)
-    ends = np.cumsum([0, *map(len, lanes)])
+    steps, written = program.steps, Written(program.tape)
+    records, raw, recipes = list[list[int]](), list[Numbers](), list[Instruction]()
+    for number, step in enumerate((*steps, *filter(None, program.later), *extra)):
+        for slot, recipe in enumerate(recipes_of(step) if step.source == "raw" else ()):
+            target, source, offset, size, conversion = step.slots[slot]
+            first, end = len(recipes), len(recipes) + len(recipe)
+            raw.append((number, slot, source, target, offset, size, conversion, first, end))
+            recipes += recipe
+        weights = (_SOURCES[step.source], step.segment, step.weight_bytes, step.place)
+        records.append(written.record(step.calls, weights, [(target, offset) for target, _, offset, _, _ in step.slots]))
+    later, ends = count(len(steps)), [0, *accumulate(map(len, program.lanes))]
     facts = {
-        "threads": program.threads, "steps": len(steps), "model": program.model, "machine": machine_text(),
-        "version": info.version, "commit": info.commit, "isa": info.isa, "layout": program.layout, "library": info.path,
-        **tape_facts(compiled), "arena_bytes": program.arena_bytes, "weights_bytes": program.weights_bytes,
-        "equal_cores": program.equal_cores, "widen_from": program.widen_from, "continuous": continuous,
-        "cache_bytes": program.cache_bytes, "little_ratio": program.little_ratio,
+        **program.facts, **written.facts, "steps": len(steps), "machine": machine_text(), "version": info.version,
+        "commit": info.commit, "isa": info.isa, "library": info.path, "continuous": continuous,
     }  # fmt: skip
-    if program.cache_stamp:
-        facts["stamp"] = program.cache_stamp
     sections: dict[Section, Any] = {
-        **tape_sections(compiled),
+        **written.sections,
         Section.INPUTS: [border_row(border) for border in program.inputs],
         Section.OUTPUTS: [border_row(border) for border in program.outputs],
-        Section.RECORDS: np.array(made.words, np.int64),
-        Section.RECORD_STARTS: made.starts,
+        **record_sections(records),
         Section.STEP_NAMES: [step.name for step in steps],
-        Section.LATER: [NOTHING if step is None else next(numbers) for step in linked.later] or [NOTHING] * len(steps),
-        Section.TODO: [k for lane in lanes for k in lane],
-        Section.BOUNDS: _pairs(ends),
+        Section.LATER: [NOTHING if step is None else next(later) for step in program.later],
+        Section.TODO: [k for lane in program.lanes for k in lane],
+        Section.BOUNDS: [bound for lane in pairwise(ends) for bound in lane],
         Section.CHECKSUMS: [step.checksum for step in steps],
-        Section.FILES: [(file.path, file.size, file.stamp, file.checksum) for file in program.files],
-        Section.RAW: made.raw,
-        Section.RECIPES: [tuple(row) for row in made.recipes],
+        Section.FILES: program.files,
+        Section.RAW: raw,
+        Section.RECIPES: recipes,
     }
     return packed(COLD_START_KIND, facts, sections)
-
-
-def _pairs(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.stack([ends[:-1], ends[1:]], axis=1)
-
-
-class _Records:
-    """Records of steps, one after the other, and how their raw weights are made."""
-
-    def __init__(self, compiled: Compiled) -> None:
-        self._compiled = compiled
-        self.words: list[int] = []
-        self.starts: list[int] = []
-        self.raw: list[tuple[int, ...]] = []
-        self.recipes: list[Instruction] = []
-
-    def add(self, step: LinkedStep) -> None:
-        """Count one record more of the program."""
-        if step.source == "raw":
-            for slot, instructions in enumerate(recipes_of(step)):
-                target, source, offset, size, conversion = step.slots[slot]
-                first = len(self.recipes)
-                self.recipes += instructions
-                row = (len(self.starts), slot, source, target, offset, size, conversion, first, len(self.recipes))
-                self.raw.append(row)
-        self.starts.append(len(self.words))
-        self.words += record(self._compiled, step)

@@ -19,7 +19,7 @@ from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC, same_bytes
 from edgeplan.runtime.primitives import Describer
 
-ALIGNMENT = 64
+ALIGNMENT, PAGE_BYTES = 64, 4096
 ROWS_KERNEL = "rows_by_"  # and the type of indices: no kernel, but a read of the file (`runtime.streaming.rows`)
 _FLOAT_BYTES = _INTEGER_BYTES = 4
 _CHANNELS_LAST = (0, 2, 3, 1)
@@ -30,6 +30,11 @@ _BETWEEN = ("quantised_to_", "dequantised_")
 def aligned(size: int) -> int:
     """The next multiple of a cache line."""
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def paged(size: int) -> int:
+    """The next multiple of a page, at which segments of weights begin in files."""
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 class Implementation(msgspec.Struct, frozen=True):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime.creation import Creator
-from edgeplan.runtime.linking import Recorder, TableWriter
-from edgeplan.runtime.program_file import MEMORY_KIND, UNIT, Border, Section, border_row, checksum, packed
+from edgeplan.runtime.program_file import MEMORY_KIND, UNIT, Section, border_row, checksum, packed
 from edgeplan.runtime.streaming.calls import creator_of
 from edgeplan.runtime.streaming.halves import BF16, F16
-from edgeplan.runtime.streaming.program import OPERAND_COLUMNS, StreamProgram
+from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.schedules import Schedule
-from edgeplan.runtime.tape import Compiler, tape_facts, tape_sections, unbound_record
+from edgeplan.runtime.tape import RecordedTape, Recorder, Written, record_sections
 from edgeplan.support.machine import machine_text
 from edgeplan.support.stamps import stamp
 
@@ -60,28 +59,17 @@ class TapedProgram:
     def __init__(self, program: StreamProgram) -> None:
         self.program = program
         recorder = Recorder()
-        self._library = recorder.info
-        writer, creator = TableWriter(recorder), creator_of(recorder, program)
+        self._library, tape = recorder.info, RecordedTape(recorder)
+        creator = creator_of(recorder, program)
         with recorder.without_primitive_cache():  # what is offered in a fresh process
-            calls = [self._calls(recorder, creator, writer, number) for number in range(len(program.kernels))]
-        compiled = Compiler(writer.tables()).compiled()
-        records = [unbound_record(compiled, of_kernel) for of_kernel in calls]
-        starts = np.cumsum([0, *map(len, records)])[:-1]
-        self._facts = tape_facts(compiled)
-        self._sections = {
-            **tape_sections(compiled),
-            Section.RECORDS: [word for record in records for word in record],
-            Section.RECORD_STARTS: starts,
-            **_rows_of(program),
-        }
-
-    def _calls(self, recorder: Recorder, creator: Creator, writer: TableWriter, number: int) -> tuple[tuple[int, ...], ...]:
-        kernel, threads = self.program.kernels[number], self.program.threads
-        recorder.set_threads(threads)
-        try:
-            return writer.unbound(creator.create(kernel.step, kernel.implementation, generate=False), threads)
-        finally:
+            recorder.set_threads(program.threads)
+            made = [creator.create(one.step, one.implementation, generate=False) for one in program.kernels]
             recorder.set_threads(1)
+            calls = [tape.calls(created, program.threads) for created in made]
+        written = Written(tape)
+        records = [written.record(of_kernel, bound=False) for of_kernel in calls]
+        self._facts = written.facts
+        self._sections = {**written.sections, **record_sections(records), **_rows_of(program)}
 
     def packed(
         self,
@@ -103,9 +91,9 @@ class TapedProgram:
         """
         program, known = self.program, measured or Measured()
         version, commit, isa = program.library
-        halved = any(np.not_equal(program.columns.stored_bytes, program.columns.weight_bytes))
+        halved = any(step.stored_bytes != step.weight_bytes for step in program.steps)
         facts = {
-            **self._facts, "threads": program.threads, "steps": len(program.step_names), "model": program.model,
+            **self._facts, "threads": program.threads, "steps": len(program.steps), "model": program.model,
             "machine": machine_text(), "version": version, "commit": commit, "isa": isa, "layout": _layout(program),
             "library": self._library.path, "arena_bytes": schedules[0].placed.arena_bytes,
             "weights_bytes": program.weights_bytes, "stamp": stamp(weights.stat()), "isolated": isolated,
@@ -136,23 +124,16 @@ def _layout(program: StreamProgram) -> str:
 
 def _rows_of(program: StreamProgram) -> dict[Section, Any]:
     """The steps of a program, and what they work on."""
-    columns = program.columns
-    steps = (columns.kernel_of, columns.first_operand, columns.weights_at, columns.weight_bytes, columns.stored_bytes)
-    operands = np.frombuffer(program.operand_rows, np.int64).reshape(-1, OPERAND_COLUMNS)
-
-    def borders(section: Section) -> list[tuple[Any, ...]]:
-        found = program.inputs if section is Section.INPUTS else program.outputs
-        return [
-            border_row(Border(one.name, one.shape, one.operand.offset, one.dtype, one.below, one.operand.buffer))
-            for one in found
-        ]
-
+    firsts = accumulate((len(step.operands) for step in program.steps), initial=0)
     return {
-        Section.INPUTS: borders(Section.INPUTS),
-        Section.OUTPUTS: borders(Section.OUTPUTS),
-        Section.STEP_NAMES: list(program.step_names),
-        Section.STEPS: list(zip(*steps, strict=True)),
-        Section.OPERANDS: [tuple(row) for row in operands.tolist()],
+        Section.INPUTS: [border_row(border) for border in program.inputs],
+        Section.OUTPUTS: [border_row(border) for border in program.outputs],
+        Section.STEP_NAMES: program.step_names,
+        Section.STEPS: [
+            (step.kernel, first, step.weights_at, step.weight_bytes, step.stored_bytes)
+            for step, first in zip(program.steps, firsts, strict=False)
+        ],
+        Section.OPERANDS: [(operand.buffer, operand.offset) for step in program.steps for operand in step.operands],
         Section.BUFFERS: [(buffer.size, buffer.lower, buffer.upper) for buffer in program.buffers],
     }
 

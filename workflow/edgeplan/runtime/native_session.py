@@ -122,8 +122,7 @@ class NativeSession(Session):
 
     def _call(self, name: str, *arguments: Any, types: tuple[Any, ...] = ()) -> None:
         """Call a function of the session that returns a status."""
-        if status := native.function(name, _INT, _POINTER, *types)(self.handle, *arguments):
-            raise error_of(status, self.handle)
+        checked(name, (_POINTER, *types), self.handle, *arguments, handle=self.handle)
 
     # Inferences
 
@@ -180,6 +179,10 @@ class NativeSession(Session):
     def prepare_later(self) -> None:
         """Prepare now what would else be a part of later runs: kernels of theirs, weights that memory has room for."""
         self._ask(lambda: self._call("prepare_later"))
+
+    def expect(self, inferences: int) -> None:
+        """So many inferences follow: for these alone weights are loaded ahead, while the one before runs."""
+        self._ask(lambda: self._call("measure_expect", inferences, types=(ctypes.c_int64,)))
 
     # What was measured
 
@@ -257,26 +260,32 @@ def open_session(
         -1 if continuous is None else continuous, fixed, budget,
     )  # fmt: skip
     session, where = ctypes.c_void_p(), os.fspath(folder)
-    opened = native.function("open", _INT, ctypes.c_char_p, _POINTER, _POINTER)
-    if status := opened(os.fsencode(where), ctypes.byref(options), ctypes.byref(session)):
-        raise error_of(status)
+    checked("open", (ctypes.c_char_p, _POINTER, _POINTER), os.fsencode(where), ctypes.byref(options), ctypes.byref(session))
     return NativeSession(session.value or 0, where)
 
 
-def error_of(status: int, handle: int = 0) -> EdgeplanError:
-    """Return the error that a status stands for.
+def checked(name: str, types: tuple[Any, ...], *arguments: Any, handle: int = 0) -> None:
+    """Call a function of the library that returns a status.
 
     Args:
-        status: of a call, `ep_status`.
-        handle: of its session; 0: it was one of this thread's that has none.
+        name: without `ep_`.
+        types: of its arguments.
+        arguments: what it is given.
+        handle: of the session; 0: the function is of none.
+
+    Raises:
+        EdgeplanError: what the status stands for.
     """
+    status = native.function(name, _INT, *types)(*arguments)
+    if not status:
+        return
     told = os.fsdecode(native.function("last_error", ctypes.c_char_p, _POINTER)(handle or None))
     rest, _, next_step = told.partition("\n  next:  ")
     what, _, where = rest.partition("\n  where: ")
     kind = _ERRORS.get(status, EdgeplanError)
     if kind is InfeasibleError:
-        return InfeasibleError(what, where=where, next_step=next_step, proven=False)
-    return kind(what, where=where, next_step=next_step)
+        raise InfeasibleError(what, where=where, next_step=next_step, proven=False)
+    raise kind(what, where=where, next_step=next_step)
 
 
 def _buffers(found: Sequence[tuple[int, int]]) -> ctypes.Array[_Buffer]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from edgeplan import native
 from edgeplan.errors import InfeasibleError
-from edgeplan.runtime.native_session import NativeSession, error_of
+from edgeplan.runtime.native_session import NativeSession
 
 Taken = TypeVar("Taken")
 _LATE, _SLOWER = 0.5, 1.5  # share of waiting, and of what was predicted, from which on a run is told to be late
-DISTURBED = 0.1  # see `measurement.others`
 _MB_PER_S = 1e3  # in bytes a millisecond
 
 
@@ -39,17 +36,6 @@ class Phase:
     run_ms: tuple[float, ...]
     read_bytes: int
     wait_ms: tuple[float, ...] = ()
-
-
-def sureness(others: float) -> str:
-    """Tell that predictions are of a plan whose steps were measured beside other work; "" where that is not so.
-
-    Args:
-        others: share of the processors' time that it had.
-    """
-    if others <= DISTURBED:
-        return ""
-    return f"predictions are unsure: other work had {100 * others:.0f} % of the processors' time when the plan was made"
 
 
 def lateness(phase: Phase, bytes_per_ms: float) -> str:
@@ -106,7 +92,7 @@ def run_budgets(
         pause_ms, replan_ms = (time.perf_counter() - chosen) * 1e3, (chosen - began) * 1e3 if budgets else 0.0
         begun, times, waits = session.fact("bytes_read"), [], []
         if not isolated:
-            _expect(session, repeat)
+            session.expect(repeat)
         for _ in range(repeat):
             if isolated:
                 session.prepare_later()
@@ -119,9 +105,3 @@ def run_budgets(
     if refused is not None and not phases:
         raise refused
     return phases, outputs, refused
-
-
-def _expect(session: NativeSession, inferences: int) -> None:
-    """So many inferences follow: for these alone weights are loaded ahead."""
-    if status := native.function("measure_expect", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)(session.handle, inferences):
-        raise error_of(status, session.handle)

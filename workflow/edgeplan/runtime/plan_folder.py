@@ -7,13 +7,12 @@ transformed weights. The model stays where it is, or beside these files, and is 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec.structs import replace as changed
 
 from edgeplan.errors import FormatError
 from edgeplan.graph.model_file import model_sha256
@@ -23,23 +22,24 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.planning.document import Plan, check_fits, plan_of
 from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
-from edgeplan.runtime.cold_program import cold_program
-from edgeplan.runtime.creation import Created, Implementation, aligned
+from edgeplan.runtime.cold_program import ColdProgram, ModelFile, cold_program
+from edgeplan.runtime.creation import Created, Implementation, aligned, paged
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, transformed
-from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PLAN_NAME, MadeFor, PlanFolder, replacing, write_plan
-from edgeplan.runtime.linked import AGAIN, Linked, ModelFile, converted
-from edgeplan.runtime.linking import Linker, Recorder
+from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PLAN_NAME, MadeFor, PlanFolder, plan_again, replacing, write_plan
+from edgeplan.runtime.linking import LinkedStep, Linker
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.placement import narrow_width, placed
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
-from edgeplan.runtime.program_file import PROGRAM_BIN, checksum
+from edgeplan.runtime.program_file import PROGRAM_BIN, Border, checksum
 from edgeplan.runtime.recipes import can_be_raw
-from edgeplan.runtime.weight_cache import Bytes, write_cache
+from edgeplan.runtime.tape import Recorder
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 from edgeplan.support.files import write_atomically
 from edgeplan.support.stamps import settled_stamp
 
+_LOG = logging.getLogger(__name__)
+#: What a program is told of the plan.
+_FACTS = ("model", "threads", "layout", "equal_cores", "little_ratio", "widen_from")
 #: What a plan document says of its target and its prediction: the rest is the schedule.
 _TARGET = ("model", "model_sha256", "library", "library_version", "isa", "machine", "threads")
 _PREDICTED = ("makespan_ms", "lower_bound_ms", "gap", "planning_ms", "noise", "others")
@@ -67,7 +67,7 @@ def write_linked(
     *,
     limit_bytes: int | None = None,
     warm: Sequence[str] | None = None,
-) -> Linked:
+) -> ColdProgram:
     """Write a plan folder of a cold start.
 
     Args:
@@ -90,9 +90,10 @@ def write_linked(
     check_fits(plan, target, tuple(step.name for step in lowered.steps), str(folder / PLAN_NAME))
     with dnnl.without_primitive_cache():  # the tables must hold in a fresh process
         linking = _Linking(lowered, plan, locate_weights(model, lowered))
-    linked = linking.placed(_files(model, plan, linking.files), limit_bytes)
+    linked = linking.placed(_files(model, plan, linking.linker.files), limit_bytes)
     with replacing(folder) as building, Executable(linking.recorder, linking.program, model.parent) as executable:
-        return _write(linking, linked, executable, model, building)
+        _write(linking, linked, executable, model, building)
+    return linked
 
 
 def cold_plan(folder: PlanFolder) -> Plan:
@@ -103,19 +104,12 @@ def cold_plan(folder: PlanFolder) -> Plan:
     return plan_of(json.dumps(parts), str(folder.path / PLAN_NAME))
 
 
-def _write(linking: _Linking, linked: Linked, executable: Executable, model: Path, work: Path) -> Linked:
-    """Write all files of the folder; the program with what is known of its weights now."""
-    plan, program = linking.plan, linked.program
-    if program.cache_bytes:
-        worker = Worker(linking.recorder)
-
-        def weights(k: int) -> Bytes:
-            given = executable.read(k)
-            return transformed(linking.recorder, executable.program.steps[k], linking.created[k], given, worker).data
-
-        steps = write_cache(linked, work / CACHE_NAME, weights)
-        stamped = changed(program, cache_stamp=settled_stamp(work / CACHE_NAME))
-        linked = changed(linked, program=stamped, steps=steps)
+def _write(linking: _Linking, linked: ColdProgram, executable: Executable, model: Path, work: Path) -> None:
+    """Write all files of the folder, with what is known of its weights then."""
+    plan, cache = linking.plan, work / CACHE_NAME
+    if linked.facts["cache_bytes"]:
+        write_atomically(cache, lambda temporary: _write_cache(linking, linked, executable, temporary))
+        linked.facts["stamp"] = settled_stamp(cache)
     content = cold_program(linked, linking.recorder.info, continuous=bool(plan.later))
     write_atomically(work / PROGRAM_BIN, lambda temporary: temporary.write_bytes(content))
     document = plan.model_dump(mode="json")
@@ -124,7 +118,20 @@ def _write(linking: _Linking, linked: Linked, executable: Executable, model: Pat
     path = str(model.parent.resolve() / model.name)  # a link keeps its name
     made_for = MadeFor(path, plan.model_sha256, plan.machine, plan.library_version, plan.isa, plan.threads)
     write_plan(work, COLD_START, made_for, scheduled, predicted, (PROGRAM_BIN,))
-    return linked
+
+
+def _write_cache(linking: _Linking, linked: ColdProgram, executable: Executable, path: Path) -> None:
+    """Write the transformed weights of all steps that have theirs in the cache, and note their checksums."""
+    worker = Worker(linking.recorder)
+    with path.open("wb") as file:
+        for k, step in enumerate(linked.steps):
+            if step.cached:
+                made, given = linking.created[k], executable.read(k)
+                data = transformed(linking.recorder, executable.program.steps[k], made, given, worker).data
+                file.seek(step.segment)
+                file.write(data.data)
+                step.checksum = checksum(data)
+        file.truncate(linked.facts["cache_bytes"])
 
 
 def _lowered(model: Path, plan: Plan) -> Lowered:
@@ -147,7 +154,7 @@ def _files(model: Path, plan: Plan, names: Sequence[str]) -> tuple[ModelFile, ..
         raise FormatError(
             f"the plan is for another model: this one's hash is {found}, the plan's {plan.model_sha256}",
             where=str(model),
-            next_step=AGAIN,
+            next_step=plan_again(COLD_START),
         )
     return tuple(ModelFile(path, stamp[2], stamp, checksum(np.memmap(path, np.uint8, "r"))) for path, stamp in known)
 
@@ -162,7 +169,7 @@ def _chosen(
             raise FormatError(
                 f"this oneDNN offers no {name!r} for step {step.name!r}, only {', '.join(filter(None, by_name))}",
                 where=f"oneDNN {version}",
-                next_step=AGAIN,
+                next_step=plan_again(COLD_START),
             )
         found.append(by_name[name])
     return tuple(found)
@@ -171,7 +178,7 @@ def _chosen(
 def _offered(recorder: Recorder, lowered: Lowered, plan: Plan) -> list[tuple[Implementation, ...]]:
     """The candidates of every step. What the library offers may depend on the number of threads."""
     found: list[dict[str, Implementation]] = [{} for _ in lowered.steps]
-    for threads in dict.fromkeys((1, narrow_width(plan), plan.threads)):
+    for threads in dict.fromkeys((1, _narrow_width(plan), plan.threads)):
         recorder.set_threads(threads)
         for known, candidates in zip(found, step_candidates(recorder, lowered, plan.layout), strict=True):
             known.update({c.name: known.get(c.name, c) for c in candidates})
@@ -180,14 +187,14 @@ def _offered(recorder: Recorder, lowered: Lowered, plan: Plan) -> list[tuple[Imp
 
 
 class _Linking:
-    """A plan being linked: its steps as rows, without places for their weights.
+    """A plan being linked: its steps, without places for their weights.
 
     Attributes:
         plan: what is linked.
         recorder: the library, which keeps what was made alive.
         program: the steps with places for their activations.
+        linker: of the steps.
         created: the steps of the cold start.
-        files: of weights, relative to the model's folder.
     """
 
     def __init__(self, lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation]) -> None:
@@ -197,55 +204,83 @@ class _Linking:
         chosen = _chosen(lowered, offered, names, plan.library_version)
         warm = _chosen(lowered, offered, plan.warm, plan.library_version) if plan.later else chosen
         self.program = _buffers(self.recorder, lowered, plan.layout, chosen, locations)
-        self._linker = Linker(self.recorder, self.program, plan.threads)
+        self.linker = Linker(self.recorder, self.program, plan.threads)
         self.created: list[Created] = []
-        self._steps: list[dict[str, Any]] = []
-        self._later: list[dict[str, Any] | None] = []
+        self._raw = [can_be_raw(step, lowered.types) for step in lowered.steps]
+        self._steps: list[LinkedStep] = []
+        self._later: list[LinkedStep | None] = []
         for k, (cold, warmer) in enumerate(zip(chosen, warm, strict=True)):
             self._link(k, cold, warmer)
 
     def _link(self, k: int, cold: Implementation, warmer: Implementation) -> None:
-        """The rows of a step: of the cold start, and of later runs where these execute it in another way."""
-        plan, step, linker = self.plan, self._lowered.steps[k], self._linker
-        width = narrow_width(plan) if k < plan.widen_from else plan.threads
-        row, created = linker.step(step, cold, SOURCES[plan.source[k]], width)
-        raw = can_be_raw(converted(row))
-        if row["source"] == "raw" and not raw:
-            row["source"] = "cached_read"
-        self._steps.append(row)
+        """A step of the cold start, and of later runs where these execute it in another way."""
+        plan, step, linker = self.plan, self._lowered.steps[k], self.linker
+        width = _narrow_width(plan) if k < plan.widen_from else plan.threads
+        linked, created = linker.step(step, cold, SOURCES[plan.source[k]], width)
+        if linked.source == "raw" and not self._raw[k]:
+            linked.source = "cached_read"
+        self._steps.append(linked)
         self.created.append(created)
         self._later.append(None)
         if (width, cold) == (plan.threads, warmer):
             return
         again, recreated = linker.step(step, warmer, "raw", plan.threads)
         if cold == warmer and created.slots and linker.same_weights(created, recreated):
-            again["source"] = "shared"
-        if again["source"] != "raw" or raw:  # else the kernel of the cold start stays
+            again.source = "shared"
+        if again.source != "raw" or self._raw[k]:  # else the kernel of the cold start stays
             self._later[k] = again
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Return the files that weights are in."""
-        return self._linker.files
+    def placed(self, files: Sequence[ModelFile], limit_bytes: int | None) -> ColdProgram:
+        """The program with places for its weights, in memory and, in the order of execution, in the cache.
 
-    def placed(self, files: Sequence[ModelFile], limit_bytes: int | None) -> Linked:
-        """The program with places for its weights; see `build_plan_folder`."""
-        lowered, program = self._lowered, self.program
+        Args:
+            files: of the model.
+            limit_bytes: see `write_linked`.
+        """
+        self._limit(limit_bytes)
+        at = end = 0
+        for step in (*self._steps, *filter(None, self._later)):
+            if step.source in ("raw", "cached_read"):  # what is mapped or shared has a place
+                step.place = at
+                at += aligned(step.weight_bytes)
+        for step in self._steps:
+            if step.cached:
+                step.segment = end
+                end += paged(step.weight_bytes)
+        lowered, program, plan = self._lowered, self.program, self.plan
 
-        def border(names: Sequence[str], limits: Mapping[str, int]) -> list[dict[str, Any]]:
-            return [
-                {"name": n, "shape": program.shapes[n], "offset": program.offsets[n], "dtype": program.dtype(n)}
-                | ({"below": limits[n]} if n in limits else {})
-                for n in names
-            ]
+        def border(names: Sequence[str], limits: Mapping[str, int]) -> list[Border]:
+            shapes, offsets = program.shapes, program.offsets
+            return [Border(n, shapes[n], offsets[n], program.dtype(n), limits.get(n, 2)) for n in names]
 
-        head = {
-            "inputs": border(lowered.inputs, lowered.limits),
-            "outputs": border(lowered.outputs, {}),
-            "files": files,
-            "arena_bytes": aligned(program.scratch_offset + self._linker.scratch_bytes),
-        }
-        return placed(self.plan, head, self._linker.tables(), (self._steps, self._later), limit_bytes)
+        facts = {name: getattr(plan, name) for name in _FACTS} | {"weights_bytes": at, "cache_bytes": end}
+        facts["arena_bytes"] = aligned(program.scratch_offset + self.linker.scratch_bytes)
+        borders = border(lowered.inputs, lowered.limits), border(lowered.outputs, {})
+        return ColdProgram(facts, (plan.main, *plan.queues), *borders, files, self.linker.tape, self._steps, self._later)
+
+    def _limit(self, limit_bytes: int | None) -> None:
+        """Keep the smallest weights in the cache while they fit, so that most steps are spared their making; others always."""
+        if limit_bytes is None:
+            return
+        cached = sorted((k for k, step in enumerate(self._steps) if step.cached), key=lambda k: self._steps[k].weight_bytes)
+        leaving = [self._steps[k] for k in cached if self._raw[k]]
+        total = sum(paged(self._steps[k].weight_bytes) for k in cached)
+        dropped = 0
+        while leaving and total > limit_bytes:
+            step = leaving.pop()
+            step.source = "raw"
+            total -= paged(step.weight_bytes)
+            dropped += 1
+        if dropped:
+            what = "%d of %d steps do not fit into a cache of %d bytes: slower than planned"
+            _LOG.warning(what, dropped, len(cached), limit_bytes)
+        if total > limit_bytes:
+            _LOG.warning("the cache has %d bytes: the rest cannot be made from the model's weights at a start", total)
+
+
+def _narrow_width(plan: Plan) -> int:
+    """Cores that execute while others prepare."""
+    return max(1, plan.threads - len(plan.queues)) if plan.equal_cores else plan.threads
 
 
 def _buffers(

@@ -15,7 +15,7 @@ import numpy as np
 
 from edgeplan.graph.element_types import FLOAT16, FLOAT32
 from edgeplan.graph.steps import Step
-from edgeplan.runtime.linked import LinkedStep, RawWeight
+from edgeplan.runtime.linking import LinkedStep, RawWeight
 from edgeplan.runtime.program_file import STORED, Operation
 from edgeplan.runtime.transform import SCALE
 
@@ -102,16 +102,8 @@ def _loaded(weight: RawWeight) -> _Values:
     return _Values((Instruction(Operation.LOAD, *place),), count)
 
 
-def can_be_raw(step: LinkedStep) -> bool:
-    """Tell whether native code can make the weights of a step from the model's file; those of others lie in the cache."""
-    weights = _Weights(step)
-    return not step.slots or (
-        step.kind in _RECIPES and (step.kind == "constant" or all(map(weights.is_numbers, weights.roles)))
-    )
-
-
-def step_can_be_raw(step: Step, types: Mapping[str, str]) -> bool:
-    """Tell the same of a step that is not linked yet.
+def can_be_raw(step: Step, types: Mapping[str, str]) -> bool:
+    """Tell whether native code can make the weights of a step from the model's file; those of others lie in the cache.
 
     Args:
         step: the step.

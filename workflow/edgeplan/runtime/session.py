@@ -60,13 +60,13 @@ class PreparedSteps:
         self.converts = tuple(tuple(call.converts for call in row.created.calls) for row in rows)
         self.calls = BoundCalls(dnnl, built, worker.stream)
         self._weights, self._arena = allocate(built.weights_bytes), executable.arena
-        written = set[int]()
-        for row, at in zip(rows, self.calls.columns.weights_at, strict=True):
+        written, places = set[int](), [step.weights_at for step in built.steps]
+        for row, at in zip(rows, places, strict=True):
             if row.segment is not None and at not in written:
                 written.add(at)
                 made = transformed(dnnl, row.step, row.created, executable.read(row.origin), worker)
                 self._weights.data[at : at + row.segment.size] = made.data
-        segments = [self._weights.address + at for at in self.calls.columns.weights_at]
+        segments = [self._weights.address + at for at in places]
         self.calls.place([self._arena.address], segments)
 
     def run(self) -> None:

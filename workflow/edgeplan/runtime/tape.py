@@ -1,380 +1,422 @@
-"""Tapes: the tables of a linked program as a list of C calls, which compiled code (`native`) works off.
+"""Tapes: the C calls that made a program's objects, written down for native code to repeat (`native/src/loops`).
 
 Operations that make one object are a group: a memory descriptor, attributes, a primitive with its descriptor, a memory.
-Groups are made in the order of need, each once, by whichever thread needs it first.
+Whatever equal steps share is one group. Groups are made in the order of need, each once, by whichever thread needs it first.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgeplan.runtime import constants, linked
-from edgeplan.runtime.linked import LinkedStep, Tables
+from edgeplan.runtime import constants
+from edgeplan.runtime.creation import Argument, Call, Created, KernelCall, Place
+from edgeplan.runtime.dnnl import Dnnl, Handle, Mask, dims
 from edgeplan.runtime.native import words
 from edgeplan.runtime.program_file import Section
-from edgeplan.runtime.signatures import DIMS_BYTES, OTHER, STATUS, Dims
+from edgeplan.runtime.signatures import DIMS_BYTES, OTHER, STATUS
 
-#: Functions by the number that stands for them on a tape.
-THREADS = "omp_set_num_threads"
-FUNCTIONS = (*STATUS, *OTHER, THREADS)
-NUMBER_OF = {name: number for number, name in enumerate(FUNCTIONS)}
-_SOURCES = {
-    "none": words.NO_WEIGHTS,
-    "cached_read": words.COPIED,
-    "cached_mmap": words.MAPPED,
-    "raw": words.RAW,
-    "shared": words.SHARED,
-}
+_THREADS = "omp_set_num_threads"
+#: Functions in the order in which a program lists those that it uses.
+_FUNCTIONS = (*STATUS, *OTHER, _THREADS)
 _WORD = 8
 #: Primitives that fill tables with all their threads when they are generated. That starts a team while the cores are taken,
 #: which costs several slices of the scheduler; what one thread generates is the same. (An LSTM's is not.)
 _TABLES_IN_PARALLEL = frozenset({"dnnl_shuffle_forward_primitive_desc_create"})
+#: Tables of objects; the object of the row at hand.
+DESCRIPTORS, ATTRIBUTES, PRIMITIVES, MEMORIES, _AT_HAND = range(5)
+#: Handles of an object, by tables: itself; attributes have post-operations besides, primitives their descriptor.
+_HANDLES, _SECOND = (1, 2, 2, 1), 1
+_NO_WEIGHTS = (words.NO_WEIGHTS, 0, 0, 0)
+
+Numbers = tuple[int, ...]
+
+
+class Object(NamedTuple):
+    """An object: its table, its row there, and which of its handles is meant."""
+
+    table: int
+    row: int
+    handle: int = 0
 
 
 class Given(NamedTuple):
-    """An integer argument: its kind (`words.NUMBER` and so on) and value."""
+    """An argument that is no float: its kind (`words.NUMBER` and so on), and its value.
+
+    That of a constant is its bytes, of a handle an object, of a scratch word the objects whose handles lie there in a row.
+    """
 
     role: int
-    value: int
+    value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Which numbers stand for a program's objects, in the order descriptors, attributes, primitives, memories.
+class Operation(NamedTuple):
+    """An operation: its kind (`words.CALL` and so on), its function and arguments."""
 
-    An attribute has two handles (itself, its post-operations), a primitive too (itself, its descriptor).
-    """
-
-    descriptors: int
-    attributes: int
-    primitives: int
-    memories: int
-
-    @property
-    def groups(self) -> int:
-        """Return the number of groups."""
-        return self.descriptors + self.attributes + self.primitives + self.memories
-
-    def attribute(self, row: int) -> tuple[int, int]:
-        """Group and first handle of an attribute."""
-        return self.descriptors + row, self.descriptors + 2 * row
-
-    def primitive(self, row: int) -> tuple[int, int]:
-        """Group of a primitive, and its handle; its descriptor's is the next."""
-        return self.descriptors + self.attributes + row, self.descriptors + 2 * self.attributes + 2 * row
-
-    def memory(self, row: int) -> tuple[int, int]:
-        """Group and handle of a memory."""
-        group = self.descriptors + self.attributes + self.primitives + row
-        return group, self.descriptors + 2 * self.attributes + 2 * self.primitives + row
+    kind: int
+    function: str
+    given: tuple[Given | float, ...]
 
 
-@dataclass
-class Compiled:
-    """A tape that is not tied to addresses yet, and what was learned on the way.
-
-    Attributes:
-        layout: numbers of objects.
-        operations: kind, function, handle made, integer arguments, floats.
-        starts: first operation of each group.
-        needs: for each group those that it is made from, in the order of need.
-        constants: bytes that operations point to.
-        scratch: words that arrays of handles are put together in.
-        kernels: of each row of kernels the number of its name, and where its block begins among the constants.
-        kernel_names: names of the compiled kernels, by these numbers.
-    """
-
-    layout: Layout
-    kernel_names: tuple[str, ...]
-    operations: list[tuple[int, int, int, list[Given], list[float]]] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    constants: bytearray = field(default_factory=bytearray)
-    scratch: int = 0
-    kernels: list[tuple[int, int]] = field(default_factory=list)
+ENGINE, _SELF, _RESULT = Given(words.ENGINE, 0), Object(_AT_HAND, 0), Given(words.RESULT, 0)
+_ONE_THREAD = Operation(words.TELL, _THREADS, (Given(words.NUMBER, 1),))
 
 
-class Compiler:
-    """Writes the operations of a program's objects.
-
-    Args:
-        tables: of the program.
-    """
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self.layout = Layout(*tables.counts)
-        self.result = Compiled(self.layout, tables.kernel_names)
-        self._direct: dict[int, list[int]] = {}
-        self._places: dict[bytes, int] = {}
-
-    def compiled(self) -> Compiled:
-        """Return all groups, and the groups that each is made from."""
-        layout = self.layout
-        makers = (
-            *((self._describe, row, row) for row in range(layout.descriptors)),
-            *((self._attribute, row, layout.attribute(row)[0]) for row in range(layout.attributes)),
-            *((self._primitive, row, layout.primitive(row)[0]) for row in range(layout.primitives)),
-            *((self._memory, row, layout.memory(row)[0]) for row in range(layout.memories)),
-        )
-        for make, row, group in makers:
-            self.result.starts.append(len(self.result.operations))
-            self._needed: list[int] = []
-            make(row)
-            self._direct[group] = self._needed
-        self.result.starts.append(len(self.result.operations))
-        for group in range(layout.groups):
-            self._resolve(group)
-        for name, numbers in self._tables.kernels:
-            block = self._constant(np.array(numbers, np.int64).tobytes())
-            self.result.kernels.append((self.result.kernel_names.index(name), block.value))
-        return self.result
-
-    def _resolve(self, group: int) -> tuple[int, ...]:
-        known = self.result.needs.get(group)
-        if known is None:
-            self.result.needs[group] = ()  # tables that refer to themselves fail when they are made
-            found: dict[int, None] = {}
-            for other in self._direct[group]:
-                found |= dict.fromkeys((*self._resolve(other), other))
-            known = self.result.needs[group] = tuple(found)
-        return known
-
-    # Operations
-
-    def _add(self, kind: int, function: str, given: Iterable[Given], floats: Sequence[float] = (), made: int = -1) -> None:
-        self.result.operations.append((kind, NUMBER_OF.get(function, 0), made, list(given), list(floats)))
-
-    def _call(self, function: str, *given: Given) -> None:
-        self._add(words.CALL, function, given)
-
-    def _constant(self, content: bytes) -> Given:
-        place = self._places.get(content)
-        if place is None:
-            place = self._places[content] = len(self.result.constants)
-            self.result.constants += content.ljust(-(-len(content) // _WORD) * _WORD, b"\0")
-        return Given(words.CONSTANT, place)
-
-    def _dims(self, values: Sequence[int]) -> Given:
-        return self._constant(bytes(Dims(*values)))
-
-    def _need(self, descriptor: int) -> Given:
-        self._needed.append(descriptor)
-        return Given(words.HANDLE, descriptor)
-
-    def _describe(self, row: int) -> None:
-        kind, *given = self._tables.descriptors[row]
-        values: Any = given
-        result = Given(words.RESULT, row)
-        if kind == linked.BY_TAG:
-            tag, *shape = values
-            rank, dims = _number(len(shape)), self._dims(shape)
-            self._call("dnnl_memory_desc_create_with_tag", result, rank, dims, _number(constants.F32), _number(tag))
-        elif kind == linked.BYTES:
-            given_tag = (_number(constants.U8), _number(constants.PLAIN_TAGS[1]))
-            self._call("dnnl_memory_desc_create_with_tag", result, _number(1), self._dims(values), *given_tag)
-        elif kind == linked.OF_TYPE:
-            dtype, tag, *shape = values
-            given_tag = (_number(dtype), _number(tag))
-            self._call("dnnl_memory_desc_create_with_tag", result, _number(len(shape)), self._dims(shape), *given_tag)
-        elif kind == linked.BY_STRIDES:
-            shape, strides, *dtype = values
-            given_type = _number(dtype[0] if dtype else constants.F32)
-            rank, dims = _number(len(shape)), self._dims(shape)
-            self._call("dnnl_memory_desc_create_with_strides", result, rank, dims, given_type, self._dims(strides))
-        elif kind == linked.PART:
-            parent, shape, offsets = values
-            function = "dnnl_memory_desc_create_submemory"
-            self._call(function, result, self._need(parent), self._dims(shape), self._dims(offsets))
-        elif kind == linked.RENAMED:
-            parent, axes = values
-            order = self._constant(bytes((ctypes.c_int * len(axes))(*axes)))
-            self._call("dnnl_memory_desc_permute_axes", result, self._need(parent), order)
-        else:
-            primitive, what, index = values
-            group, handle = self.layout.primitive(primitive)
-            self._needed.append(group)
-            asked = (Given(words.HANDLE, handle + 1), _number(what), _number(index))
-            self._add(words.ASK, "dnnl_primitive_desc_query_md", asked, made=row)
-
-    def _attribute(self, row: int) -> None:
-        _, handle = self.layout.attribute(row)
-        attribute, operations = Given(words.HANDLE, handle), Given(words.HANDLE, handle + 1)
-        self._call("dnnl_primitive_attr_create", Given(words.RESULT, handle))
-        self._call("dnnl_primitive_attr_set_scratchpad_mode", attribute, _number(constants.SCRATCHPAD_USER))
-        rows = self._tables.attributes[row]
-        if posts := [post for post in rows if post[0] not in linked.MASKS]:
-            self._call("dnnl_post_ops_create", Given(words.RESULT, handle + 1))
-            for kind, *given in posts:
-                values: list[Any] = list(given)
-                if kind == "binary":
-                    values[-1] = self._need(int(values[-1]))
-                function = f"dnnl_post_ops_append_{kind}"
-                self._add(words.CALL, function, *self._sorted([operations], STATUS[function][1:], values))
-            self._call("dnnl_primitive_attr_set_post_ops", attribute, operations)
-        for kind, *numbers in rows[len(posts) :]:
-            self._call(f"dnnl_primitive_attr_set_{kind}_mask", attribute, *(_number(int(number)) for number in numbers))
-
-    def _primitive(self, row: int) -> None:
-        function, implementation, attributes, threads, given = self._tables.primitives[row]
-        _, handle = self.layout.primitive(row)
-        group, attribute = self.layout.attribute(attributes)
-        self._needed.append(group)
-        described = Given(words.HANDLE, handle + 1)
-        integers, floats = self._sorted([Given(words.RESULT, handle + 1)], STATUS[function][1:-1], given)
-        if threads > 1:
-            self._threads(threads)
-        self._add(words.CALL, function, [*integers, Given(words.HANDLE, attribute)], floats)
-        self._add(words.WALK, "", [described, self._constant(implementation.encode() + b"\0")])
-        if threads > 1 and function in _TABLES_IN_PARALLEL:
-            self._threads(1)
-        self._call("dnnl_primitive_create", Given(words.RESULT, handle), described)
-        if threads > 1:
-            self._threads(1)
-
-    def _threads(self, count: int) -> None:
-        self._add(words.TELL, THREADS, [_number(count)])
-
-    def _memory(self, row: int) -> None:
-        descriptor, offset = self._tables.memories[row]
-        _, handle = self.layout.memory(row)
-        place = (Given(words.ENGINE, 0), Given(words.MEMORY, offset))
-        self._call("dnnl_memory_create", Given(words.RESULT, handle), self._need(descriptor), *place)
-
-    def _sorted(self, first: list[Given], types: Sequence[Any], values: Sequence[Any]) -> tuple[list[Given], list[float]]:
-        """Arguments of declared types, integers and floats apart."""
-        integers, floats = list(first), list[float]()
-        for declared, value in zip(types, values, strict=True):
-            if declared is ctypes.c_float:
-                floats.append(float(value))
-            elif isinstance(value, Given):
-                integers.append(value)
-            elif declared is ctypes.c_void_p:
-                integers.append(self._pointer(value))
-            elif declared is Dims:
-                integers.append(self._dims(value))
-            elif isinstance(value, tuple):
-                integers.append(self._array(value))
-            else:
-                integers.append(_number(0 if value is None else int(value)))
-        return integers, floats
-
-    def _pointer(self, value: int) -> Given:
-        if value == linked.ENGINE:
-            return Given(words.ENGINE, 0)
-        return _number(0) if value == linked.NOTHING else self._need(value)
-
-    def _array(self, values: Sequence[int]) -> Given:
-        start = self.result.scratch
-        self.result.scratch += len(values)
-        for position, value in enumerate(values):
-            self._add(words.COPY, "", [_number(start + position), self._pointer(value)])
-        return Given(words.SCRATCH, start)
-
-
-def _number(value: int) -> Given:
+def number(value: int) -> Given:
+    """A number as an argument."""
     return Given(words.NUMBER, value)
 
 
-class _Needed:
-    """The groups that a record needs, in the order of need."""
+def handle(table: int, row: int, which: int = 0) -> Given:
+    """A handle of an object as an argument."""
+    return Given(words.HANDLE, Object(table, row, which))
 
-    def __init__(self, compiled: Compiled) -> None:
-        self._compiled = compiled
-        self.groups: dict[int, None] = {}
 
-    def add(self, group: int) -> None:
-        """A group and what it is made from."""
-        self.groups.update(dict.fromkeys((*self._compiled.needs[group], group)))
+class Recorder(Dnnl):
+    """The library, with everything that is made kept alive and remembered by its address."""
 
-    def primitive(self, row: int) -> int:
-        """The handle of a primitive, which is needed."""
-        group, handle = self._compiled.layout.primitive(row)
-        self.add(group)
+    def __init__(self) -> None:
+        self.made: dict[int, tuple[Any, ...]] = {}
+        self.asked: dict[int, tuple[int, int, int]] = {}
+        self._alive: list[Handle] = []
+        super().__init__()
+
+    def _remember(self, handle: Handle, *made: Any) -> Handle:
+        self._alive.append(handle)  # addresses of freed handles would be given out again
+        self.made[handle.value] = made
         return handle
 
-    def memory(self, row: int) -> int:
-        """The handle of a memory, which is needed."""
-        group, handle = self._compiled.layout.memory(row)
-        self.add(group)
-        return handle
+    def make(self, kind: str, function: str, *arguments: Any, keep: object = None) -> Handle:
+        """Make a handle and remember what it was made from."""
+        return self._remember(super().make(kind, function, *arguments, keep=keep), function, *arguments)
+
+    def submemory(self, parent: Handle, shape: Sequence[int], offsets: Sequence[int]) -> Handle:
+        """Make a view of a part and remember what it was made from."""
+        made = ("dnnl_memory_desc_create_submemory", parent.value, dims(shape), dims(offsets))
+        return self._remember(super().submemory(parent, shape, offsets), *made)
+
+    def append(self, post_ops: Handle, kind: str, *arguments: Any) -> None:
+        """Append a post-operation and remember it."""
+        super().append(post_ops, kind, *arguments)
+        self.made[post_ops.value] += ((f"dnnl_post_ops_append_{kind}", *arguments),)
+
+    def attributes(self, post_ops: Handle | None = None, masks: Sequence[Mask] = ()) -> Handle:
+        """Make attributes and remember their post-operations and masks."""
+        handle = super().attributes(post_ops, masks)
+        return self._remember(handle, self.made[post_ops.value][1:] if post_ops is not None else (), masks)
+
+    def queried(self, descriptor: Handle, what: int, index: int = 0) -> int:
+        """Ask for a memory descriptor and remember of what."""
+        address = super().queried(descriptor, what, index)
+        if address:
+            self.asked[address] = (descriptor.value, what, index)
+        return address
 
 
-def record(compiled: Compiled, step: LinkedStep) -> list[int]:
-    """A step as words: its head (`words.HEAD_...`), the groups it needs, its slots, its calls.
+class Tape:
+    """Operations of a program's objects, as they are asked for.
+
+    Attributes:
+        tables: rows of objects, by what makes them.
+        needs: what each object is made from, in the order of need.
+        kernels: rows of compiled kernels: name, block (`graph.blocks`).
+    """
+
+    def __init__(self) -> None:
+        self.tables: tuple[dict[tuple[Operation, ...], int], ...] = tuple({} for _ in _HANDLES)
+        self.needs: dict[Object, tuple[Object, ...]] = {}
+        self.kernels: dict[tuple[str, Numbers], int] = {}
+
+    def _add(self, table: int, made: Iterable[Operation], needs: Iterable[Object]) -> int:
+        rows = self.tables[table]
+        row = rows.setdefault(tuple(made), len(rows))
+        found = (one for need in needs for one in (*self.needs[need], need))
+        self.needs.setdefault(Object(table, row), tuple(dict.fromkeys(found)))
+        return row
+
+    def descriptor(self, function: str, *given: Given | float) -> int:
+        """The row of a memory descriptor that a function makes."""
+        return self._add(DESCRIPTORS, [Operation(words.CALL, function, (_RESULT, *given))], _objects(given))
+
+    def asked(self, primitive: int, what: int, index: int) -> int:
+        """The row of a memory descriptor that a primitive is asked for."""
+        given = (handle(PRIMITIVES, primitive, _SECOND), number(what), number(index))
+        return self._add(DESCRIPTORS, [Operation(words.ASK, "dnnl_primitive_desc_query_md", given)], _objects(given))
+
+    def attributes(self, posts: Sequence[tuple[str, Sequence[Given | float]]] = (), masks: Sequence[Mask] = ()) -> int:
+        """The row of attributes by what is set of them.
+
+        Args:
+            posts: functions that append post-operations, and what they are given.
+            masks: of scales and zero points.
+        """
+        own, operations = Given(words.HANDLE, _SELF), Given(words.HANDLE, _SELF._replace(handle=_SECOND))
+        made: list[tuple[str, tuple[Given | float, ...]]] = [
+            ("dnnl_primitive_attr_create", (_RESULT,)),
+            ("dnnl_primitive_attr_set_scratchpad_mode", (own, number(constants.SCRATCHPAD_USER))),
+        ]
+        if posts:
+            made.append(("dnnl_post_ops_create", (Given(words.RESULT, _SECOND),)))
+            made += [(function, (operations, *given)) for function, given in posts]
+            made.append(("dnnl_primitive_attr_set_post_ops", (own, operations)))
+        made += [(mask.function, (own, number(mask.argument), number(mask.axes))) for mask in masks]
+        needs = _objects(one for _, given in posts for one in given)
+        return self._add(ATTRIBUTES, [Operation(words.CALL, *call) for call in made], needs)
+
+    def primitive(
+        self, function: str, implementation: str, attributes: int, threads: int, given: Sequence[Given | float]
+    ) -> int:
+        """The row of a primitive.
+
+        Args:
+            function: that describes it.
+            implementation: the one that is wanted.
+            attributes: row.
+            threads: many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
+            given: arguments of the function between the result and the attributes.
+        """
+        described, last = Given(words.HANDLE, _SELF._replace(handle=_SECOND)), handle(ATTRIBUTES, attributes)
+        walk = (described, Given(words.CONSTANT, implementation.encode() + b"\0"))
+        made = [
+            Operation(words.CALL, function, (Given(words.RESULT, _SECOND), *given, last)),
+            Operation(words.WALK, "", walk),
+            *[_ONE_THREAD] * (threads > 1 and function in _TABLES_IN_PARALLEL),
+            Operation(words.CALL, "dnnl_primitive_create", (_RESULT, described)),
+        ]
+        if threads > 1:
+            made = [Operation(words.TELL, _THREADS, (number(threads),)), *made, _ONE_THREAD]
+        arrays = (one.value for one in given if isinstance(one, Given) and one.role == words.SCRATCH)
+        copies = [Operation(words.COPY, "", tuple(Given(words.HANDLE, each) for each in array)) for array in arrays]
+        return self._add(PRIMITIVES, [*copies, *made], _objects((last, *given)))
+
+    def memory(self, descriptor: int, offset: int) -> int:
+        """The row of a memory at an offset in the arena."""
+        given = (_RESULT, handle(DESCRIPTORS, descriptor), ENGINE, Given(words.MEMORY, offset))
+        return self._add(MEMORIES, [Operation(words.CALL, "dnnl_memory_create", given)], _objects(given))
+
+    def kernel(self, name: str, block: Numbers) -> int:
+        """The row of a compiled kernel."""
+        return self.kernels.setdefault((name, block), len(self.kernels))
+
+
+def _objects(given: Iterable[Given | float]) -> Iterator[Object]:
+    """The objects whose handles are among arguments."""
+    for one in given:
+        if isinstance(one, Given) and one.role in (words.HANDLE, words.SCRATCH):
+            found = one.value if one.role == words.SCRATCH else [one.value]
+            yield from (each._replace(handle=0) for each in found)
+
+
+class RecordedTape(Tape):
+    """A tape of what is made with a library that records it, by addresses.
 
     Args:
-        compiled: the tape of its program.
-        step: the step.
+        recorder: the library.
     """
-    needed, body = _Needed(compiled), list[int]()
-    for target, _, offset, _, _ in step.slots:  # what converts raw weights is made with them
-        needed.add(target)
-        body += target, offset
-    for primitive, *pairs in step.calls:
-        if primitive < 0:
-            name, start = compiled.kernels[-1 - primitive]
-            body += -1 - name, len(pairs), start, *pairs
-            continue
-        body += needed.primitive(primitive), len(pairs) // 2
-        for number, memory in zip(pairs[::2], pairs[1::2], strict=True):
-            body += number, needed.memory(memory) if memory >= 0 else memory
-    source = _SOURCES[step.source] if step.slots else words.NO_WEIGHTS
-    head = (source, step.segment, step.weight_bytes, step.place, len(needed.groups), len(step.slots), len(step.calls))
-    return [*head, *needed.groups, *body]
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._dnnl = recorder
+        self._threads = 1  # of the step at hand
+
+    def calls(self, created: Created, threads: int, at: Callable[[Place], int] | None = None) -> tuple[Numbers, ...]:
+        """The calls of a step, made by so many threads.
+
+        Args:
+            created: the step.
+            threads: that it was made by.
+            at: offset in the arena of a place, or -1 - slot of a weight; None: the step is bound to memory later.
+
+        Returns:
+            Of each call its primitive, then pairs of argument number and memory, or -1 - slot; of a step that is bound later
+            pairs of argument number and descriptor. Of a compiled kernel -1 - its row, then the place of each operand, or 0.
+        """
+        self._threads = threads
+        return tuple(self._call(call, at) for call in created.calls)
+
+    def _call(self, call: Call | KernelCall, at: Callable[[Place], int] | None) -> Numbers:
+        if isinstance(call, KernelCall):
+            return (-1 - self.kernel(call.kernel, call.block), *(at(place) if at else 0 for place in call.places))
+        row = [self.primitive_at(call.descriptor.value)]
+        for argument in call.arguments:
+            row += argument.number, self._operand(argument, at)
+        return tuple(row)
+
+    def _operand(self, argument: Argument, at: Callable[[Place], int] | None) -> int:
+        if at is None:
+            return self.descriptor_at(argument.descriptor)
+        if argument.place.region == "weights":
+            return at(argument.place)
+        return self.memory(self.descriptor_at(argument.descriptor), at(argument.place))
+
+    def primitive_at(self, address: int, threads: int = 0) -> int:
+        """The row of a primitive by its descriptor, made by so many threads; 0: those of the step at hand."""
+        function, *given = self._dnnl.made[address]
+        posts, masks = self._dnnl.made[given[-1]]
+        attributes = self.attributes([(post, self._given(post, values)) for post, *values in posts], masks)
+        arguments = self._given(function, given[:-1])
+        implementation = self._dnnl.implementation_at(address)
+        return self.primitive(function, implementation, attributes, threads or self._threads, arguments)
+
+    def descriptor_at(self, address: int) -> int:
+        """The row of a memory descriptor."""
+        if address in self._dnnl.asked:
+            of, what, index = self._dnnl.asked[address]
+            return self.asked(self.primitive_at(of), what, index)
+        function, *given = self._dnnl.made[address]
+        return self.descriptor(function, *self._given(function, given))
+
+    def _given(self, function: str, values: Sequence[Any]) -> list[Given | float]:
+        """Arguments of a function, behind the first."""
+        return [self._argument(declared, value) for declared, value in zip(STATUS[function][1:], values, strict=False)]
+
+    def _argument(self, declared: Any, value: Any) -> Given | float:
+        if declared is ctypes.c_float:
+            return float(value)
+        if declared is ctypes.c_void_p:
+            return self._pointer(value)
+        if not isinstance(value, ctypes.Array):
+            return number(0 if value is None else int(value))
+        if value._type_ is not ctypes.c_void_p:
+            return Given(words.CONSTANT, bytes(value))
+        return Given(words.SCRATCH, tuple(self._pointer(one).value for one in value))
+
+    def _pointer(self, value: int | None) -> Given:
+        if not value:
+            return number(0)
+        return ENGINE if value == self._dnnl.engine.value else handle(DESCRIPTORS, self.descriptor_at(value))
 
 
-def unbound_record(compiled: Compiled, calls: Sequence[Sequence[int]]) -> list[int]:
-    """A kernel that is bound to memory later as words: its head, the groups it needs, its calls.
+class Written:
+    """A tape as a program holds it: its objects have numbers, those of a table behind those of the one before.
 
     Args:
-        compiled: the tape of its program.
-        calls: as `linking.TableWriter.unbound` tells them.
+        tape: whole.
+
+    Attributes:
+        facts: of the program.
     """
-    needed, body = _Needed(compiled), list[int]()
-    for primitive, *pairs in calls:
-        if primitive < 0:
-            name, start = compiled.kernels[-1 - primitive]
-            body += -1 - name, len(pairs), start
-            continue
-        body += needed.primitive(primitive), len(pairs) // 2, *pairs
-        for descriptor in pairs[1::2]:  # whose handles have the numbers of their rows
-            needed.add(descriptor)
-    return [words.NO_WEIGHTS, 0, 0, 0, len(needed.groups), 0, len(calls), *needed.groups, *body]
 
+    def __init__(self, tape: Tape) -> None:
+        self._tape, self._constants, self._places, self._scratch = tape, bytearray(), dict[bytes, int](), 0
+        self._operations: list[tuple[int, str, int, list[tuple[int, int]], list[float]]] = []
+        counts = [len(rows) for rows in tape.tables]
+        self._groups = [0, *accumulate(counts)]
+        self._handles = [0, *accumulate(count * width for count, width in zip(counts, _HANDLES, strict=True))]
+        self._starts = []
+        for table, rows in enumerate(tape.tables):
+            for row, operations in enumerate(rows):
+                self._starts.append(len(self._operations))
+                for operation in operations:
+                    self._write(Object(table, row), operation)
+        self._starts.append(len(self._operations))
+        self._names = sorted({name for name, _ in tape.kernels})
+        self._kernels = [
+            (self._names.index(name), self._constant(np.array(block, np.int64).tobytes())) for name, block in tape.kernels
+        ]
+        names = ("descriptors", "attributes", "primitives", "memories")
+        self.facts = dict(zip(names, counts, strict=True)) | {"scratch": self._scratch}
 
-def tape_facts(compiled: Compiled) -> dict[str, int]:
-    """Sections of a program file that hold a tape."""
-    counted = compiled.layout
-    names = ("descriptors", "attributes", "primitives", "memories")
-    return {name: getattr(counted, name) for name in names} | {"scratch": compiled.scratch}
+    def _group(self, one: Object) -> int:
+        return self._groups[one.table] + one.row
 
+    def _handle(self, one: Object) -> int:
+        return self._handles[one.table] + _HANDLES[one.table] * one.row + one.handle
 
-def tape_sections(compiled: Compiled) -> dict[Section, Any]:
-    """A tape as sections of a program file."""
-    count = len(compiled.operations)
-    roles, values = np.zeros((count, words.INTEGERS), np.int8), np.zeros((count, words.INTEGERS), np.int64)
-    floats = np.zeros((count, words.FLOATS), np.float32)
-    used = sorted({function for kind, function, *_ in compiled.operations if kind in (words.CALL, words.ASK, words.TELL)})
-    numbers = {function: number for number, function in enumerate(used)}
-    for row, (_, _, _, integers, given) in enumerate(compiled.operations):
-        if integers:
+    def _constant(self, content: bytes) -> int:
+        if content not in self._places:
+            self._places[content] = len(self._constants)
+            self._constants += content.ljust(-(-len(content) // _WORD) * _WORD, b"\0")
+        return self._places[content]
+
+    def _write(self, made: Object, operation: Operation) -> None:
+        kind, function, given = operation
+        integers = [self._integer(made, *one) for one in given if isinstance(one, Given)]
+        if kind == words.COPY:  # one for each handle
+            self._operations += [
+                (kind, "", -1, [(words.NUMBER, at), one], []) for at, one in enumerate(integers, self._scratch)
+            ]
+            return
+        floats = [one for one in given if not isinstance(one, Given)]
+        self._operations.append((kind, function, self._handle(made) if kind == words.ASK else -1, integers, floats))
+
+    def _integer(self, made: Object, role: int, value: Any) -> tuple[int, int]:
+        if role == words.RESULT:
+            return role, self._handle(made._replace(handle=value))
+        if role == words.HANDLE:
+            return role, self._handle(made._replace(handle=value.handle) if value.table == _AT_HAND else value)
+        if role == words.CONSTANT:
+            return role, self._constant(value)
+        if role == words.SCRATCH:
+            self._scratch += len(value)
+            return role, self._scratch - len(value)
+        return role, value
+
+    @property
+    def sections(self) -> dict[Section, Any]:
+        """Return the sections of the program that hold the tape."""
+        count = len(self._operations)
+        roles, values = np.zeros((count, words.INTEGERS), np.int8), np.zeros((count, words.INTEGERS), np.int64)
+        floats = np.zeros((count, words.FLOATS), np.float32)
+        for row, (_, _, _, integers, given) in enumerate(self._operations):
             roles[row, : len(integers)], values[row, : len(integers)] = zip(*integers, strict=True)
-        floats[row, : len(given)] = given
-    return {
-        Section.FUNCTIONS: [FUNCTIONS[function] for function in used],
-        Section.KERNELS: list(compiled.kernel_names),
-        Section.KINDS: [kind for kind, *_ in compiled.operations],
-        Section.FUNCTION_OF: [numbers.get(function, 0) for _, function, *_ in compiled.operations],
-        Section.MADE: [handle for _, _, handle, *_ in compiled.operations],
-        Section.ROLES: roles,
-        Section.VALUES: values,
-        Section.FLOATS: floats,
-        Section.STARTS: compiled.starts,
-        Section.CONSTANTS: bytes(compiled.constants) + bytes(DIMS_BYTES),  # arrays of dimensions are read whole
-    }
+            floats[row, : len(given)] = given
+        called = {function for _, function, *_ in self._operations}
+        used = {function: k for k, function in enumerate(name for name in _FUNCTIONS if name in called)}
+        return {
+            Section.FUNCTIONS: list(used),
+            Section.KERNELS: self._names,
+            Section.KINDS: [kind for kind, *_ in self._operations],
+            Section.FUNCTION_OF: [used.get(function, 0) for _, function, *_ in self._operations],
+            Section.MADE: [made for _, _, made, *_ in self._operations],
+            Section.ROLES: roles,
+            Section.VALUES: values,
+            Section.FLOATS: floats,
+            Section.STARTS: self._starts,
+            Section.CONSTANTS: bytes(self._constants) + bytes(DIMS_BYTES),  # arrays of dimensions are read whole
+        }
+
+    def record(
+        self,
+        calls: Sequence[Numbers],
+        weights: Numbers = _NO_WEIGHTS,
+        slots: Sequence[tuple[int, int]] = (),
+        *,
+        bound: bool = True,
+    ) -> list[int]:
+        """A step as words: its head (`words.HEAD_...`), the groups it needs, its slots, its calls.
+
+        Args:
+            calls: see `RecordedTape.calls`.
+            weights: source, segment, size and place of its weights.
+            slots: of each weight its descriptor and its offset among them.
+            bound: whether its calls name memories; else it is bound to memory later.
+        """
+        needed, body = dict[Object, None](), list[int]()
+
+        def need(table: int, row: int) -> int:
+            one = Object(table, row)
+            needed.update(dict.fromkeys((*self._tape.needs[one], one)))
+            return self._handle(one)
+
+        for target, offset in slots:  # what converts raw weights is made with them
+            body += need(DESCRIPTORS, target), offset
+        for primitive, *pairs in calls:
+            if primitive < 0:
+                name, start = self._kernels[-1 - primitive]
+                body += -1 - name, len(pairs), start, *(pairs if bound else ())
+                continue
+            body += need(PRIMITIVES, primitive), len(pairs) // 2
+            for argument, row in zip(pairs[::2], pairs[1::2], strict=True):
+                body += argument, need(MEMORIES if bound else DESCRIPTORS, row) if row >= 0 else row
+        return [*weights, len(needed), len(slots), len(calls), *map(self._group, needed), *body]
+
+
+def record_sections(records: Sequence[Sequence[int]]) -> dict[Section, Any]:
+    """The sections of a program that hold its records."""
+    starts = [0, *accumulate(map(len, records))][:-1]
+    return {Section.RECORDS: [word for record in records for word in record], Section.RECORD_STARTS: starts}

@@ -16,8 +16,8 @@ from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Profile
 from edgeplan.predictors.source import find_predictors
 from edgeplan.profiling.settings import FAST, ProfileSettings, planning_device
+from edgeplan.runtime.cold_program import ColdProgram
 from edgeplan.runtime.layouts import HOMES, LIKELY
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep
 from edgeplan.runtime.plan_folder import write_linked
 from edgeplan.support.files import FilePath, state_folder
 from edgeplan.workspace import own_rows, workspace
@@ -38,7 +38,7 @@ class ColdStartPlan:
         folder: the plan folder that `run` executes.
         plan: the plan document.
         profiles: the costs that it was made from, by layout.
-        program, steps: what was built from it.
+        program: what was built from it.
         limit_bytes: most bytes of weights in the cache; None without a limit.
         about: lines that say which machine predicted costs are of, where it is another one than this.
     """
@@ -46,8 +46,7 @@ class ColdStartPlan:
     folder: Path
     plan: Plan
     profiles: tuple[Profile, ...]
-    program: LinkedProgram
-    steps: tuple[LinkedStep, ...]
+    program: ColdProgram
     limit_bytes: int | None
     about: tuple[str, ...] = ()
 
@@ -122,7 +121,7 @@ def plan_cold_start(
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
     linked = write_linked(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
-    return ColdStartPlan(out, made, planned.profiles, linked.program, linked.steps, limit_bytes, planned.about)
+    return ColdStartPlan(out, made, planned.profiles, linked, limit_bytes, planned.about)
 
 
 def _check_cold_start(costs: str, planner: str, cache_limit: float | None) -> None:

@@ -159,12 +159,12 @@ class MemoryPlanned:
     @property
     def read_bytes(self) -> int:
         """Return the bytes of the file that are read during an inference."""
-        plan, stored = self.document, self.candidate.program.columns.stored_bytes
+        plan, steps = self.document, self.candidate.program.steps
         again = [
             after >= 0 if plan.mode == "isolated" else own != k
             for k, (after, own) in enumerate(zip(plan.after, plan.again, strict=True))
         ]
-        return sum(size for size, loads in zip(stored, again, strict=True) if loads)
+        return sum(step.stored_bytes for step, loads in zip(steps, again, strict=True) if loads)
 
 
 @dataclass(frozen=True, slots=True)

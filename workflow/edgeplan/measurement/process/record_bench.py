@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan import native
-from edgeplan.runtime.native_session import STAGES, Span, error_of
+from edgeplan.runtime.native_session import STAGES, Span, checked
 
 #: Weights go where the record says.
 AS_LINKED = -1
@@ -52,7 +52,7 @@ class Bench:
         self._bench, shared = ctypes.c_void_p(), None if memory is None else memory._bench  # noqa: SLF001  of its own kind
         path = None if cache is None else os.fsencode(cache)
         types = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, _POINTER, _POINTER)
-        _checked("open", types, program, len(program), os.fsencode(library), path, shared, ctypes.byref(self._bench))
+        checked("measure_open", types, program, len(program), os.fsencode(library), path, shared, ctypes.byref(self._bench))
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +66,7 @@ class Bench:
         self._bench = ctypes.c_void_p()
 
     def _call(self, name: str, types: tuple[Any, ...] = (), *arguments: Any) -> None:
-        _checked(name, (_POINTER, *types), self._bench, *arguments)
+        checked(f"measure_{name}", (_POINTER, *types), self._bench, *arguments)
 
     @property
     def memory(self) -> npt.NDArray[np.uint8]:
@@ -121,8 +121,3 @@ class Bench:
         """Execute records that are prepared, in order, on so many threads."""
         numbers = (_WORD * len(prepared))(*(one.number for one in prepared))
         self._call("execute", (_POINTER, ctypes.c_size_t, _INT), numbers, len(prepared), threads)
-
-
-def _checked(name: str, types: tuple[Any, ...], *arguments: Any) -> None:
-    if status := native.function(f"measure_{name}", _INT, *types)(*arguments):
-        raise error_of(status)

@@ -28,10 +28,11 @@ from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
 from edgeplan.runtime.program import Program
+from edgeplan.runtime.program_file import Border
 from edgeplan.runtime.session import Array, copy_inputs
 from edgeplan.runtime.streaming.build import raw_sizes
 from edgeplan.runtime.streaming.calls import BoundCalls
-from edgeplan.runtime.streaming.program import ELSEWHERE, NOTHING, Border, StreamProgram
+from edgeplan.runtime.streaming.program import ELSEWHERE, NOTHING, StreamProgram
 
 LIMIT_SECONDS = 20.0
 _MS_PER_NS = 1e-6
@@ -139,7 +140,7 @@ class PairSession(Session):
         self.arena = gpu.allocate(placed.arena_bytes)
         own = [k for k, lane in enumerate(placed.lanes) if not lane]
         self._calls = BoundCalls(cpu.dnnl, program, cpu.worker.stream, own)
-        segments = [weights.address + at for at in self._calls.columns.weights_at]
+        segments = [weights.address + step.weights_at for step in program.steps]
         self._calls.place([self.arena.address + at for at in placed.buffer_offset], segments)
         self.kernels = self._kernels(cpu)
         self.times: npt.NDArray[np.int64] = np.full((len(placed.lanes), 2), -1, np.int64)
@@ -158,12 +159,12 @@ class PairSession(Session):
         program, found = self.program, list[Kernel]()
         with _Elsewhere(cpu.dnnl, program, self.placed, self.arena, self._weights) as elsewhere:
             made = 0
-            for lane, kernel in zip(self.placed.lanes, self._calls.columns.kernel_of, strict=True):
+            for lane, step in zip(self.placed.lanes, program.steps, strict=True):
                 if lane:
                     found.append(self._gpu.prepare(elsewhere, made))
                     made += 1
                 else:
-                    name = program.kernels[kernel].implementation.name if kernel != NOTHING else "view"
+                    name = program.kernels[step.kernel].implementation.name if step.kernel != NOTHING else "view"
                     found.append(Kernel(name, None))
         return tuple(found)
 
@@ -245,7 +246,7 @@ class PairSession(Session):
         return {border.name: np.array(self._view(border)) for border in self.program.outputs}
 
     def _view(self, border: Border) -> Array:
-        at = self.placed.buffer_offset[border.operand.buffer] + border.operand.offset
+        at = self.placed.buffer_offset[border.buffer] + border.offset
         return self.arena.tensor(at, border.shape, border.dtype)
 
     def _close(self) -> None:

@@ -22,27 +22,24 @@ from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.candidates import candidates, default
-from edgeplan.runtime.creation import Call, Created, Creator, Implementation, KernelCall, Place, aligned
+from edgeplan.runtime.creation import PAGE_BYTES, Call, Created, Creator, Implementation, KernelCall, Place, aligned, paged
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Worker, transformed
 from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
+from edgeplan.runtime.program_file import Border
 from edgeplan.runtime.ranges import Ranged, cut
 from edgeplan.runtime.streaming.halves import BF16, HALF_BYTES, VALUE_BYTES, Stored
 from edgeplan.runtime.streaming.program import (
     ELSEWHERE,
     NOTHING,
-    PAGE_BYTES,
     WEIGHTS,
-    Border,
     Buffer,
     Executed,
     Kernel,
     Operand,
     StreamProgram,
-    packed,
-    packed_steps,
 )
 from edgeplan.runtime.streaming.rounding import rounded, stay_finite
 from edgeplan.runtime.streaming.rows import Table, with_rows
@@ -151,7 +148,7 @@ def build(
         if created.calls:  # views take no time
             rows.append(StepInMaking(step, choice, created, plan.origin[k], plan.region[k]))
     rows = _with_kept(dnnl, creator, places, rows)
-    start = max((table.at + _whole_pages(table.size) for table in tables), default=0)
+    start = max((table.at + paged(table.size) for table in tables), default=0)
 
     def is_halved(segment: Segment) -> bool:
         names = {name for step, _, _ in segment.parts for name in step.weights.values()}
@@ -160,10 +157,6 @@ def build(
 
     program = replace(program_of(creator, lowered, places, rows, threads, start, is_halved=is_halved), halves=halves)
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)
-
-
-def _whole_pages(size: int) -> int:
-    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 def _with_kept(dnnl: Dnnl, creator: Creator, places: Places, rows: Sequence[StepInMaking]) -> list[StepInMaking]:
@@ -238,21 +231,16 @@ def program_of(
     buffers = places.buffers(lowered, rows)
     kernels, numbers = _kernels(creator, rows)
     executed, end = _executed(dnnl, rows, numbers, places, start, is_halved)
-    steps, operands = packed_steps(executed)
-    halves = any(step.stored_bytes < step.weight_bytes for step in executed)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
 
     def border(names: Sequence[str]) -> tuple[Border, ...]:
+        operands = (places.operand(places.tokens[name]) for name in names)
         return tuple(
             Border(
-                name,
-                lowered.shapes[name],
-                places.operand(places.tokens[name]),
-                lowered.types.get(name, FLOAT32),
-                lowered.limits.get(name, 2),
+                name, lowered.shapes[name], at.offset, lowered.types.get(name, FLOAT32), lowered.limits.get(name, 2), at.buffer
             )
-            for name in names
+            for name, at in zip(names, operands, strict=True)
         )
 
     return StreamProgram(
@@ -261,18 +249,14 @@ def program_of(
         threads,
         (dnnl.info.version, dnnl.info.commit, dnnl.info.isa),
         kernels,
-        tuple(step.name for step in executed),
-        steps,
-        operands,
-        tuple(buffer.name for buffer in buffers),
-        packed((buffer.size, buffer.lower, buffer.upper) for buffer in buffers),
+        executed,
+        buffers,
         border(lowered.inputs),
         border(lowered.outputs),
         MappingProxyType({name: creator.shapes[name] for name in sorted(named) if name in creator.shapes}),
         MappingProxyType({name: creator.layouts.get(name, NCHW) for name in sorted(used)}),
         MappingProxyType({name: lowered.types[name] for name in sorted(named) if name in lowered.types}),
         end,
-        packed((step.stored_bytes,) for step in executed) if halves else b"",
     )
 
 
@@ -428,9 +412,9 @@ def _executed(
             operands = tuple(operand(place.region, place.offset) for call in row.created.calls for place in places_of(call))
         size, stored_size, begins = 0, 0, at
         if row.segment is not None:
-            size = stored_size = _whole_pages(row.segment.size)
+            size = stored_size = paged(row.segment.size)
             if size > PAGE_BYTES and is_halved(row.segment):  # of a page no half can be read
-                stored_size = _whole_pages(HALF_BYTES * size // VALUE_BYTES)
+                stored_size = paged(HALF_BYTES * size // VALUE_BYTES)
                 size = VALUE_BYTES * stored_size // HALF_BYTES
             same = stored.setdefault(_values_of(row.segment), [])
             known = next((where for segment, where in same if _alike(dnnl, segment, row.segment)), None)

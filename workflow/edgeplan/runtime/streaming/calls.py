@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any
 
 from edgeplan.errors import FormatError
@@ -33,20 +33,19 @@ class BoundCalls:
         steps: those that are run here, in order; None: all. Others run elsewhere.
 
     Attributes:
-        columns: of the program.
         loop: over the steps that are run here.
     """
 
     def __init__(self, dnnl: Dnnl, program: StreamProgram, stream: Handle, steps: Sequence[int] | None = None) -> None:
         self._dnnl, self._program, self._stream = dnnl, program, stream
         self._keep: list[object] = []  # what the words of calls point to
-        self.columns = program.columns
-        self._steps = range(len(self.columns.kernel_of)) if steps is None else steps
-        self._operands = array(len(self.columns.buffer_of))
+        self._steps = range(len(program.steps)) if steps is None else steps
+        self._firsts = [0, *accumulate(len(step.operands) for step in program.steps)]  # operands, then how many there are
+        self._operands = array(self._firsts[-1])
         self._items = array(len(self._steps) * words.ITEM_WORDS)
         self._places: dict[int, list[int]] = {}  # of a kernel's steps, among those that are run here
         for at, k in enumerate(self._steps):
-            self._places.setdefault(self.columns.kernel_of[k], []).append(at)
+            self._places.setdefault(program.steps[k].kernel, []).append(at)
         self.loop = Loop(dnnl.info.path, stream.value, self._items)
         creator = creator_of(dnnl, program)
         here = {number for number, kernel in enumerate(program.kernels) if kernel.implementation != ELSEWHERE}
@@ -81,7 +80,7 @@ class BoundCalls:
 
     def _bind(self, number: int, calls: Sequence[tuple[int, int, int, int]]) -> None:
         """Tell the loop where the calls of a kernel's steps lie, and where their operands will."""
-        begin, first_operand = ctypes.addressof(self._operands), self.columns.first_operand
+        begin = ctypes.addressof(self._operands)
         table = array(max(1, len(calls)) * words.CALL_WORDS)
         table[: len(calls) * words.CALL_WORDS] = [word for call in calls for word in call]
         self._keep.append(table)
@@ -89,16 +88,15 @@ class BoundCalls:
         end = first + words.WORD * words.CALL_WORDS * len(calls)
         for at in self._places.get(number, ()):
             k = self._steps[at]
-            behind = first_operand[k + 1] if k + 1 < len(first_operand) else len(self._operands)
-            if operands != behind - first_operand[k]:
+            if operands != len(self._program.steps[k].operands):
                 raise self._no_fit(k)
             item = words.ITEM_WORDS * at
-            self._items[item + words.OPERANDS] = begin + words.WORD * first_operand[k]
+            self._items[item + words.OPERANDS] = begin + words.WORD * self._firsts[k]
             self._items[item + words.END] = end
             self._items[item + words.FIRST] = first  # last, since the step counts as prepared by it
 
     def _no_fit(self, step: int) -> FormatError:
-        what = f"the program does not fit: step {self._program.step_names[step]!r}"
+        what = f"the program does not fit: step {self._program.steps[step].name!r}"
         return FormatError(what, where=self._program.model, next_step=AGAIN)
 
     def place(self, buffers: Sequence[int], weights: Sequence[int]) -> None:
@@ -108,12 +106,11 @@ class BoundCalls:
             buffers: address of each buffer.
             weights: address of each step's weights.
         """
-        operands, buffer_of, offset_of = self._operands, self.columns.buffer_of, self.columns.offset_of
-        firsts = (*self.columns.first_operand, len(operands))
-        for step, (first, end) in enumerate(pairwise(firsts)):
-            for k in range(first, end):
-                buffer = buffer_of[k]
-                operands[k] = offset_of[k] + (weights[step] if buffer == WEIGHTS else buffers[buffer])
+        self._operands[:] = [
+            operand.offset + (own if operand.buffer == WEIGHTS else buffers[operand.buffer])
+            for step, own in zip(self._program.steps, weights, strict=True)
+            for operand in step.operands
+        ]
 
     def by_call(self) -> Loop:
         """A loop over the single calls of the steps, each timed by itself; operands lie where they are placed."""
@@ -124,8 +121,6 @@ class BoundCalls:
                 found += (0, call, call + size, operands)
                 operands += words.WORD * ctypes.c_int64.from_address(call + words.WORD * words.COUNT).value
         items = array(len(found))
-        for at, word in enumerate(found):
-            items[at] = word
         items[:] = found
         return Loop(self._dnnl.info.path, self._stream.value, items)
 

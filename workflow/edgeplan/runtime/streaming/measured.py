@@ -10,8 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgeplan import native
-from edgeplan.runtime.native_session import NativeSession, error_of
+from edgeplan.runtime.native_session import NativeSession, checked
 
 _POINTER, _INT, _WORD, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
 
@@ -54,9 +53,8 @@ def ready(folder: str | os.PathLike[str], library: str, *, alone: bool) -> None:
         library: oneDNN's file.
         alone: pages of all files that were read and are not used are given up, too.
     """
-    made_ready = native.function("measure_ready", _INT, ctypes.c_char_p, ctypes.c_char_p, _INT, ctypes.c_void_p)
-    if status := made_ready(os.fsencode(folder), os.fsencode(library), alone, None):
-        raise error_of(status)
+    types = (ctypes.c_char_p, ctypes.c_char_p, _INT, _POINTER)
+    checked("measure_ready", types, os.fsencode(folder), os.fsencode(library), alone, None)
 
 
 class MeasuredStream(NativeSession):
@@ -93,10 +91,8 @@ class MeasuredStream(NativeSession):
         processors = (_INT * len(readers))(*readers)
         options = _Options(os.fsencode(library), processors, len(readers), debug, gives_back, records, mapped)
         given = None if schedule is None else ctypes.byref(_Schedule.of(schedule))
-        opened = native.function("measure_stream", _INT, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, _POINTER)
-        handle = _POINTER()
-        if status := opened(os.fsencode(folder), ctypes.byref(options), given, budget, ctypes.byref(handle)):
-            raise error_of(status)
+        handle, types = _POINTER(), (ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, _POINTER)
+        checked("measure_stream", types, os.fsencode(folder), ctypes.byref(options), given, budget, ctypes.byref(handle))
         super().__init__(handle.value or 0, os.fspath(folder))
 
     def _measure(self, name: str, *arguments: Any, types: tuple[Any, ...] = ()) -> None:
@@ -109,10 +105,6 @@ class MeasuredStream(NativeSession):
     def fill(self) -> None:
         """Load what memory has room for."""
         self._measure("fill")
-
-    def expect(self, inferences: int) -> None:
-        """So many inferences follow: weights may be loaded for them while one runs."""
-        self._measure("expect", inferences, types=(_WORD,))
 
     def wait_touched(self) -> None:
         """Wait until the whole arena is in memory."""

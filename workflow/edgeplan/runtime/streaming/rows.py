@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from edgeplan.graph import blocks
 from edgeplan.graph.shapes import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.runtime.streaming.program import PAGE_BYTES
+from edgeplan.runtime.creation import paged
 
 _IMAGE_RANK = 4
 
@@ -41,7 +41,7 @@ def with_rows(lowered: Lowered) -> tuple[Lowered, tuple[Table, ...]]:
         row = BYTES_PER_ELEMENT[lowered.types.get(weight, "float32")] * math.prod(rest)
         if weight not in tables:
             tables[weight] = Table(weight, at, rows * row)
-            at += -(-rows * row // PAGE_BYTES) * PAGE_BYTES
+            at += paged(rows * row)
         settings = MappingProxyType({"at": tables[weight].at, "rows": rows, "row_bytes": row})
         steps.append(replace(step, kind="rows", weights=MappingProxyType({}), settings=settings))
     return replace(lowered, steps=tuple(steps)), tuple(tables.values())

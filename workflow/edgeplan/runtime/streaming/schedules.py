@@ -39,10 +39,6 @@ class Schedule(msgspec.Struct, frozen=True):
         names = ("arena_bytes", "tensor_offset", "weight_offset", "after", "again")
         return cls(plan["mode"] == BACK_TO_BACK, *(plan[name] for name in names))
 
-    def read_bytes(self, weight_bytes: Sequence[int]) -> int:
-        """The bytes of weights, as memory holds them, that are read in each inference: those that do not stay."""
-        return sum(size for k, size in enumerate(weight_bytes) if self.weight_offset[k] >= 0 and self.again[k] != k)
-
 
 class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where and when of a plan of memory.

@@ -11,14 +11,15 @@ from edgeplan.planning.layout import greedy
 from edgeplan.planning.layout.buffers import Buffers, buffers
 from edgeplan.planning.memory.quick import Mode, PlannedMemory
 from edgeplan.planning.memory.workload import Workload
-from edgeplan.runtime.creation import ALIGNMENT
-from edgeplan.runtime.streaming.program import BUFFER_COLUMNS, PAGE_BYTES, STEP_COLUMNS, StreamProgram
+from edgeplan.runtime.creation import ALIGNMENT, PAGE_BYTES, paged
+from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.schedules import Schedule
 
 
 def buffers_of(program: StreamProgram) -> Buffers:
     """Activations and scratch, as planners know them."""
-    size, lower, upper = np.frombuffer(program.buffer_rows, np.int64).reshape(-1, BUFFER_COLUMNS).T
+    rows = [(buffer.size, buffer.lower, buffer.upper) for buffer in program.buffers]
+    size, lower, upper = np.array(rows, np.int64).reshape(-1, 3).T
     return buffers(lower, upper, size, [ALIGNMENT] * len(size))
 
 
@@ -29,7 +30,7 @@ def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload
         program: the program.
         compute_ms: of each step.
     """
-    *_, weights = np.frombuffer(program.step_rows, np.int64).reshape(-1, STEP_COLUMNS).T.copy()  # as memory holds them
+    weights = np.array([step.weight_bytes for step in program.steps], np.int64)  # as memory holds them
     return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
 
 
@@ -51,11 +52,11 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
     """Return a schedule that keeps all weights in memory, above activations and scratch."""
     buffers = buffers_of(program)
     lowest = greedy.lowest(buffers)
-    at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
+    at = paged(int((lowest + buffers.size).max(initial=0)))
     offsets = []
-    for size in program.columns.weight_bytes:
-        offsets.append(at if size else -1)
-        at += size
+    for step in program.steps:
+        offsets.append(at if step.weight_bytes else -1)
+        at += step.weight_bytes
     return {
         "mode": "back-to-back",
         "arena_bytes": at,
