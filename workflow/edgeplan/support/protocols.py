@@ -97,7 +97,7 @@ _PROFILES = (
         "measure",
         "starter",
     ),
-    *_files("runtime", "linked", "tape", "cold_program", "recipes", "transform", "dnnl", "creation", "linking"),
+    *_files("runtime", "tape", "cold_program", "recipes", "transform", "dnnl", "creation", "linking"),
     *_SESSIONS,
     f"{NATIVE}/measure",
 )
