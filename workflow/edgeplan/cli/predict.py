@@ -48,6 +48,8 @@ def predict(
     if found.about:
         say(found.about)
         say(f"for this machine, after a minute of measuring: edgeplan device adapt NAME --from {found.device}")
+    if found.predicted_for.told_by:
+        say(f"what is executed was told by {found.predicted_for.told_by}, another than was measured")
     _print_prediction(found)
 
 

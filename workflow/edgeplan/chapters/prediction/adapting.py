@@ -29,8 +29,9 @@ from edgeplan.measurement.kernel_labels import label_us
 from edgeplan.measurement.records import CALLS, NodeSubject, Subject, call_us
 from edgeplan.predictors.nodes.features import Table
 from edgeplan.predictors.nodes.learner import Samples
+from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.storing import save
-from edgeplan.predictors.nodes.training import MeasuredModel, train
+from edgeplan.predictors.nodes.training import MeasuredModel, refitted, train
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.source import Source, find_predictors
 from edgeplan.predictors.store import write_measured
@@ -45,6 +46,8 @@ _MODELS_SHARE = 1 / 3
 #: Small models: no more bytes of weights, and no more predicted milliseconds.
 _SMALL_BYTES, _SMALL_MS = 60_000_000, 60.0
 _VARIANTS, _SEED, _BATCH = 3, 1959, 48
+#: Models of which overheads are fitted on half and errors told of the others.
+_FEWEST_MODELS = 8
 #: For how long the references are timed alone before anything else.
 _QUIET_S = 1.0
 _TRAINING = TrainingSettings(trials=0, folds=3, seeds=(7,))
@@ -96,6 +99,7 @@ def adapt_device(
         rows: folder of measured rows; likewise.
     """
     device, space, began = load_device(name), workspace(), time.monotonic()
+    device.require_local("kernels are measured")
     source = find_predictors(old or _of_same_engine(device))
     folder = (results or space.results) / device.name
     teller = Teller(device, source.rules)
@@ -121,9 +125,19 @@ def adapt_device(
     write_measured(folder / "predictors", known)
     source.rules.write(folder / "fusion" / RULES)
     write_json(folder / "evaluation" / "environment.json", {**identity.pop("environment", {}), **identity})
-    off = [np.log(predictor.predict(one.model, one.known).latency_us / one.us) for one in models]
-    spread = float(np.std(off)) if len(off) > 2 else math.nan
+    spread = _spread(predictor, models)
     return Adapted(device.name, source.device, folder / "predictors", spent, len(known), len(models), spread)
+
+
+def _spread(predictor: NodePredictor, models: Sequence[MeasuredModel]) -> float:
+    """Return the deviation of log errors of models by overheads that others alone tell; NaN for too few."""
+    if len(models) < _FEWEST_MODELS:
+        return math.nan
+    off = []
+    for part in range(2):
+        alone = refitted(predictor, models[1 - part :: 2])
+        off += [float(np.log(alone.predict(one.model, one.known).latency_us / one.us)) for one in models[part::2]]
+    return float(np.std(off))
 
 
 def known_devices(engine: str, but: str) -> list[str]:

@@ -90,17 +90,18 @@ def predict_executed(executed: ExecutedModel, source: Source) -> Prediction:
     """
     predictor = source.predictor
     found = predictor.predict(executed, source.known)
-    total, ms = found.latency_us, source.scale / _US_PER_MS
+    # a node in its model takes its time by itself times a factor that all models share
+    total, ms, within = found.latency_us, source.scale / _US_PER_MS, predictor.relation.scale
     held = {node.name: node.operators for node in executed.nodes}
     kernels = tuple(
         KernelLatency(
             node.name,
             _type(node.config),
             held[node.name],
-            node.us * ms,
-            None if node.source == "guessed" else node.low_us * ms,
-            None if node.source == "guessed" else node.high_us * ms,
-            node.us / total,
+            node.us * within * ms,
+            None if node.source == "guessed" else node.low_us * within * ms,
+            None if node.source == "guessed" else node.high_us * within * ms,
+            node.us * within / total,
             node.source,
         )
         for node in found.nodes
@@ -119,7 +120,7 @@ def predict_executed(executed: ExecutedModel, source: Source) -> Prediction:
         found.interval_us and found.interval_us[1] * ms,
         predictor.trust.nominal,
         shares,
-        (total - sum(node.us for node in found.nodes)) * ms,
+        (total - within * sum(node.us for node in found.nodes)) * ms,
         kernels,
     )
 

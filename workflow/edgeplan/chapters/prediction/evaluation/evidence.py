@@ -33,8 +33,8 @@ class Evidence:
         quality: held-out nodes: kernel, key, model, measured_us, predicted_us, forest_us, split.
         samplers: conv predictors by sampler on frozen labels: sampler, rows, seconds, labels, rmse_ms, rmspe (percent),
             within_10pct (share), rmspe_more_low and _high (95 % interval of the rmspe less that of the adaptive one).
-        models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms (at the usual speed of the machine),
-            median_ms (as it ran), noise, measured_at_s (since the epoch), blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms,
+        models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms (as it ran), normalised_ms (at the usual
+            speed of the machine), noise, measured_at_s (since the epoch), blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms,
             plain_sum_ms (nodes and the call alone), left_out_ms (with overheads of other families alone), low_ms, high_ms,
             guessed_share, operator_sum_ms, forest_ms, {adaptive,random}_sampling_ms: with the Conv predictor of that sampler's
             samples alone.

@@ -60,7 +60,7 @@ def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Grade
     later = later_repeats(models)
     if later.spread() is not None:
         return graded(environment, later)
-    ratios = models["repeat_ms"] / models["measured_ms"]
+    ratios = models["repeat_ms"] / models["normalised_ms"]
     seconds = models["repeat_gap_s"][ratios.notna()].median()
     return graded(environment, Repeats(ratios, f"models and the same ones {seconds:.0f} s later"))
 
