@@ -14,7 +14,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernel_nodes import executed_graph, operators_graph
 from edgeplan.graph.nodes import ExecutedModel
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared
-from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.onnx.write import seeded
 from edgeplan.graph.simplify import simplify
 from edgeplan.support.scratch import ScratchFolder
 
@@ -47,7 +47,7 @@ class Teller:
         if self.engine is None or not self.engine.reads_files:
             return executed_graph(self.engine, graph, self.rules) if fused else operators_graph(graph)
         with ScratchFolder("told") as folder:
-            path = save_onnx(graph, Path(folder) / "model.onnx")
+            path = seeded(graph).save_hollow(Path(folder) / "model.onnx")
             return replace(self.engine.executed_file(path, Preparation(), fused=fused), name=graph.name)
 
     def of_file(self, path: Path, wanted: Preparation) -> ExecutedModel:
