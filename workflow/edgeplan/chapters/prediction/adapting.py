@@ -36,7 +36,6 @@ from edgeplan.predictors.source import Source, find_predictors
 from edgeplan.predictors.store import write_measured
 from edgeplan.predictors.teller import Teller
 from edgeplan.support.files import write_json
-from edgeplan.support.machine import last_cache_bytes
 from edgeplan.workspace import RULES, SHIPPED, workspace
 from edgeplan.zoo import FAMILIES, build_variant, variants
 
@@ -104,7 +103,7 @@ def adapt_device(
         call = call_us(bench.measure(CALLS, description="the call"))
         known = _nodes(bench, source, call, began + seconds * (1 - _MODELS_SHARE))
         models = _models(bench, small, known, began + seconds)
-        identity = dict(bench.identity)
+        identity, cache = dict(bench.identity), float(bench.cache_bytes)
     spent = time.monotonic() - began
     kept = [(config, context, known[config.key]) for config, context, _ in source.kernels() if config.key in known]
     samples = Samples.of(
@@ -113,7 +112,7 @@ def adapt_device(
         [us for *_, us in kept],
         [str(number) for number in range(len(kept))],
     )
-    found, _ = train(samples, models, call, float(last_cache_bytes()), _TRAINING, source.predictor)
+    found, _ = train(samples, models, call, cache, _TRAINING, source.predictor)
     version = str(identity["engine_version"])
     today = time.strftime("%Y-%m-%d", time.gmtime())
     predictor = replace(found, device=device.name, engine=device.engine, engine_version=version, measured_at=today)

@@ -1,6 +1,6 @@
 """Builds fixed convolutions that show how latency follows one dimension (Figures 7, 8) and what fusion behind Conv costs.
 
-They are measured inside small carriers like everything else, under a sampler name of their own, and never trained on.
+They have a sampler name of their own, and are never trained on.
 """
 
 from __future__ import annotations
