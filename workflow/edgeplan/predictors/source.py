@@ -138,6 +138,13 @@ def find_predictors(name_or_path: str, results: Path | None = None, *, engine: s
     raise _no_predictors(device, folder, engine, ways, checkout=(found.root / "Makefile").is_file())
 
 
+def devices_with_predictors(results: Path, engine: str = "") -> list[str]:
+    """List devices with predictors, those of a folder of results before shipped ones, of one engine or, without, of any."""
+    cards = [(path.parent.parent.name, path) for path in sorted(results.glob(f"*/predictors/{_CARD}"))]
+    cards += [(path.parent.name, path) for path in sorted(SHIPPED.glob(f"*/{_CARD}"))]
+    return list(dict.fromkeys(name for name, path in cards if not engine or _engine(path) == engine))
+
+
 def _engine(card: Path) -> str:
     """Return the engine that predictors are of; "" where their card does not say."""
     try:
@@ -169,9 +176,7 @@ def _adaptable(name_or_path: str) -> bool:
 
 
 def _no_predictors(device: str, folder: Path, engine: str, ways: list[str], *, checkout: bool) -> FormatError:
-    cards = {path.parent.parent.name: path for path in folder.glob(f"*/predictors/{_CARD}")}
-    cards |= {path.parent.name: path for path in SHIPPED.glob(f"*/{_CARD}")}
-    known = sorted(name for name, path in cards.items() if not engine or _engine(path) == engine)
+    known = sorted(devices_with_predictors(folder, engine))
     measured = (folder / device / "measurements").is_dir()  # rows that came with a clone suffice: the predictors are in no git
     make = f"dvc repro training@{device}" if measured else f"make reproduce DEVICE={device}"
     ways = [

@@ -32,11 +32,11 @@ from edgeplan.predictors.nodes.learner import Samples
 from edgeplan.predictors.nodes.storing import save
 from edgeplan.predictors.nodes.training import MeasuredModel, train
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.source import Source, find_predictors
+from edgeplan.predictors.source import Source, devices_with_predictors, find_predictors
 from edgeplan.predictors.store import write_measured
 from edgeplan.predictors.teller import Teller
 from edgeplan.support.files import write_json
-from edgeplan.workspace import RULES, SHIPPED, workspace
+from edgeplan.workspace import RULES, workspace
 from edgeplan.zoo import FAMILIES, build_variant, variants
 
 #: Share of the seconds that whole models take.
@@ -125,16 +125,8 @@ def adapt_device(
     return Adapted(device.name, source.device, folder / "predictors", spent, len(known), len(models), spread)
 
 
-def known_devices(engine: str, but: str) -> list[str]:
-    """List devices with predictors, of this workspace and shipped, whose engine is this one; "" for any engine."""
-    space = workspace()
-    names = [p.parent.parent.name for p in sorted(space.results.glob("*/predictors/card.json"))]
-    names += [p.parent.name for p in sorted(SHIPPED.glob("*/card.json"))]
-    return [n for n in dict.fromkeys(names) if n != but and (not engine or find_predictors(n).predictor.engine == engine)]
-
-
 def _of_same_engine(device: DeviceFile) -> str:
-    names = known_devices(device.engine, device.name)
+    names = [name for name in devices_with_predictors(workspace().results, device.engine) if name != device.name]
     if names:
         return names[0]
     raise DeviceError(
