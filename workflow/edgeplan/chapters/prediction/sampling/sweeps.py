@@ -69,7 +69,7 @@ def random_graphs(rng: Random, count: int) -> Iterator[Graph]:
         while True:
             size, kernel, stride = rng.choice(TABLE5_SIZES), rng.choice(TABLE5_KERNELS), rng.choice(TABLE5_STRIDES)
             channels, out = rng.randint(*TABLE5_IN_CHANNELS), rng.randint(*TABLE5_OUT_CHANNELS)
-            if (size // stride) ** 2 * channels * out * kernel**2 <= _MOST_RANDOM_MACS and kernel <= size:
+            if (-(-size // stride)) ** 2 * channels * out * kernel**2 <= _MOST_RANDOM_MACS and kernel <= size:
                 break
         b = GraphBuilder(f"random-{number}", (1, channels, size, size))
         yield b.build(b.relu(b.bn(b.conv(b.input, out, kernel, stride))))
