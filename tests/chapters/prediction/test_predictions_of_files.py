@@ -20,6 +20,7 @@ from edgeplan.chapters.prediction import comparison, further, model_prediction
 from edgeplan.chapters.prediction.adapting import adapt_device
 from edgeplan.chapters.prediction.paper import kernel_of
 from edgeplan.errors import DeviceError
+from edgeplan.graph.kernel_nodes import FUSED
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.measurement.records import FileSubject, Subject
@@ -118,7 +119,11 @@ def test_a_type_tells_layout_fusion_and_activation() -> None:
     ],
 )
 def test_the_papers_kernel_of_a_node(config: NodeConfig, kernel: str) -> None:
+    """It does not hang on the engine, which may tell how it computes, and in what layout."""
     assert kernel_of(key(config)) == kernel
+    for way in ("blocked.jit:avx512_core", "Convolution.brgconv_avx512_1x1_f32"):
+        told = tuple(sorted({**dict(config.attributes), "implementation": way}.items()))
+        assert kernel_of(key(NodeConfig(config.op, FUSED, told, config.inputs, config.outputs))) == kernel
 
 
 @pytest.mark.parametrize("about", [HERE, {**ELSEWHERE, **NOMINAL}, ELSEWHERE, None])

@@ -35,7 +35,7 @@ _CHECKED = (
 
 
 def _graph(sweep: str, channels: int, size: int, out: int, kernel: int, tail: str = "bn relu") -> Graph:
-    """Build a carrier of one convolution behind a pointwise one; an image is read directly, as a stem reads it."""
+    """Build a model of one convolution behind a pointwise one; an image is read directly, as a stem reads it."""
     b = GraphBuilder(f"{sweep}-{channels}-{size}-{out}-{kernel}-{tail or 'plain'}".replace(" ", "-"), (1, channels, size, size))
     x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # an image
     x = b.conv(x, out, kernel)
@@ -47,7 +47,7 @@ def _graph(sweep: str, channels: int, size: int, out: int, kernel: int, tail: st
 
 
 def sweep_graphs() -> Iterator[Graph]:
-    """Yield the carriers of the sweeps of Figures 7 and 8."""
+    """Yield the models of the sweeps of Figures 7 and 8."""
     for kernel in TABLE5_KERNELS:
         yield _graph("kernel_size", 3, 224, 32, kernel)
     for size in TABLE5_SIZES:
@@ -57,7 +57,7 @@ def sweep_graphs() -> Iterator[Graph]:
 
 
 def check_graphs() -> Iterator[Graph]:
-    """Yield the carriers of the comparison of Conv with what is fused behind it."""
+    """Yield the models of the comparison of Conv with what is fused behind it."""
     for channels, size, kernel in _CHECKED:
         for tail in ("", "bn", "relu", "bn relu"):
             yield _graph("check", channels, size, channels, kernel, tail)
