@@ -19,15 +19,14 @@ from edgeplan.chapters.prediction.executed import COLUMNS, node_rows
 from edgeplan.chapters.prediction.stages.sampling import key_of
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
-from edgeplan.predictors.nodes.learner import Samples, learn
+from edgeplan.predictors.nodes.learner import learn
 from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.storing import save
 from edgeplan.predictors.nodes.whole import Relation, Trust
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.store import write_measured
+from edgeplan.predictors.store import Kernel, write_kernels, write_measured
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_csv, write_parquet
-from edgeplan.workspace import KERNELS
 
 SETTINGS = TrainingSettings(trials=0, folds=2)
 RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})
@@ -47,17 +46,14 @@ def write_device(
     *,
     name: str = "dev",
     environment: Mapping[str, Any] | None = None,
-    rows: Samples | None = None,
-    configs: Sequence[NodeConfig] = (),
+    kernels: Sequence[Kernel] = (),
     known: Mapping[str, float] | None = None,
 ) -> Path:
     """The results of a device: its predictor, the nodes behind it, rules, and the machine if one is told."""
     folder = results / name
     save(replace(predictor or trained(), device=name), folder / "predictors")
     write_measured(folder / "predictors", known or {})
-    us = [] if rows is None else rows.us.tolist()
-    table = {"config": [one.to_json() for one in configs], "context_bytes": [1 << 20] * len(us), "us": us}
-    write_parquet(pd.DataFrame(table), folder / "predictors" / KERNELS)
+    write_kernels(folder / "predictors", kernels)
     RULES.write(folder / "fusion/rules.json")
     if environment is not None:
         write_json(folder / "evaluation/environment.json", dict(environment))

@@ -210,13 +210,16 @@ def test_adapting_finds_that_a_prior_is_twice_too_slow(space: Path) -> None:
     kept = [config for config in configs if config.key in here]
     doubled = Samples.of(kept, [1 << 20] * len(kept), [2 * here[c.key] for c in kept], [f"m{i % 9}" for i in range(len(kept))])
     prior = replace(trained(), kernels=learn(doubled, CACHE, SETTINGS))
-    write_device(space / "results", prior, name="old", rows=doubled, configs=kept, environment=ELSEWHERE)
+    write_device(
+        space / "results", prior, name="old", kernels=[(c, 1 << 20, 2 * here[c.key]) for c in kept], environment=ELSEWHERE
+    )
     adapted = adapt_device("dev", seconds=5.0)
     assert (adapted.device, adapted.old, adapted.folder) == ("dev", "old", space / "results/dev/predictors")
     assert adapted.kernels >= 12
     found = find_predictors("dev")
     assert found.here
-    assert len(found.known) == adapted.kernels
+    assert {config.key: us for config, _, us in found.kernels()} == pytest.approx(found.known, rel=1e-6)
+    assert len(found.known) == adapted.kernels  # and so it can be the prior of others
     tested = drawn(np.random.default_rng(2), 36)
     ratio = found.predictor.nodes_us(tested, 1 << 20) / prior.nodes_us(tested, 1 << 20)
     assert 0.35 < np.median(ratio) < 0.7

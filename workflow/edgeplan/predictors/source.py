@@ -12,14 +12,12 @@ from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
-from edgeplan.graph.nodes import NodeConfig
 from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.storing import load
-from edgeplan.predictors.store import own_folder, read_measured
+from edgeplan.predictors.store import Kernel, own_folder, read_kernels, read_measured
 from edgeplan.support.files import read_json
-from edgeplan.support.frames import read_parquet
 from edgeplan.support.machine import fingerprint
-from edgeplan.workspace import DEVICE_NAME, KERNELS, SHIPPED, is_path, workspace
+from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
 
 _CARD = "card.json"
 
@@ -95,13 +93,9 @@ class Source:
     scale: float = 1.0
     folder: Path = Path()
 
-    def kernels(self) -> list[tuple[NodeConfig, int, float]]:
-        """Read the nodes that the predictor was trained on: what they are, bytes of the weights around them, us."""
-        rows = read_parquet(self.folder / KERNELS, "config", "context_bytes", "us")
-        return [
-            (NodeConfig.from_json(text), int(context), float(us))
-            for text, context, us in zip(rows["config"], rows["context_bytes"], rows["us"], strict=True)
-        ]
+    def kernels(self) -> list[Kernel]:
+        """Read the nodes that the predictor was trained on."""
+        return read_kernels(self.folder)
 
     def about(self) -> str:
         """Tell whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
