@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from edgeplan.errors import FormatError
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.support.files import state_folder, write_atomically
-from edgeplan.support.frames import read_parquet, write_parquet
+from edgeplan.support.lazy import lazily
 from edgeplan.workspace import KERNELS
+
+# Predictions need neither: only what trains and adapts reads tables.
+pandas, frames = lazily("pandas"), lazily("edgeplan.support.frames")
 
 MEASURED = "measured.npz"
 #: A measured node: what it is, bytes of the weights of the model around it, us.
@@ -62,12 +64,12 @@ def read_measured(folder: Path) -> dict[str, float]:
 def write_kernels(folder: Path, kernels: Iterable[Kernel]) -> None:
     """Write the nodes that a predictor is trained on."""
     rows = [(config.to_json(), context, us) for config, context, us in kernels]
-    write_parquet(pd.DataFrame(rows, columns=list(_COLUMNS)), folder / KERNELS)
+    frames.write_parquet(pandas.DataFrame(rows, columns=list(_COLUMNS)), folder / KERNELS)
 
 
 def read_kernels(folder: Path) -> list[Kernel]:
     """Read what `write_kernels` wrote."""
-    rows = read_parquet(folder / KERNELS, *_COLUMNS)
+    rows = frames.read_parquet(folder / KERNELS, *_COLUMNS)
     return [
         (NodeConfig.from_json(text), int(context), float(us))
         for text, context, us in zip(*(rows[name] for name in _COLUMNS), strict=True)
