@@ -230,3 +230,5 @@ def test_nothing_is_adapted_from_devices_of_other_engines(space: Path) -> None:
     with pytest.raises(DeviceError, match="no device of engine onnxruntime") as caught:
         adapt_device("dev")
     assert "make reproduce DEVICE=dev" in caught.value.next_step
+    with pytest.raises(DeviceError, match="onnxruntime cannot run the nodes that openvino tells"):
+        adapt_device("dev", "old")

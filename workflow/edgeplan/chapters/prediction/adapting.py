@@ -18,6 +18,7 @@ import numpy as np
 
 from edgeplan.chapters.prediction.further import SETTINGS
 from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.graph.batches import batched
 from edgeplan.graph.ir import Graph
@@ -96,6 +97,7 @@ def adapt_device(
     """
     device, space, began = load_device(name), workspace(), time.monotonic()
     source = find_predictors(old or _of_same_engine(device))
+    _require_its_nodes(device, source)
     folder = (results or space.results) / device.name
     teller = Teller(device, source.rules)
     small = _small_models(teller, source, batch)
@@ -135,6 +137,17 @@ def _of_same_engine(device: DeviceFile) -> str:
         where=device.name,
         next_step=f"name one of another engine by --from, or measure the device in full: make reproduce DEVICE={device.name}",
     )
+
+
+def _require_its_nodes(device: DeviceFile, source: Source) -> None:
+    """Refuse a prior whose nodes are of files where the device's engine runs those of graphs, or the other way round."""
+    theirs = source.predictor.engine
+    if engine_class(device.engine).reads_files != engine_class(theirs).reads_files:
+        raise DeviceError(
+            f"{device.engine} cannot run the nodes that {theirs} tells, which the predictors of {source.device} learnt from",
+            where=device.name,
+            next_step=f"name a device of another engine, or measure in full: make reproduce DEVICE={device.name}",
+        )
 
 
 def _nodes(bench: Bench, source: Source, call: float, until: float) -> list[Kernel]:
