@@ -68,7 +68,7 @@ def write_kernels(folder: Path, kernels: Iterable[Kernel]) -> None:
 
 
 def read_kernels(folder: Path) -> list[Kernel]:
-    """Read what `write_kernels` wrote."""
+    """Read the nodes that a predictor is trained on."""
     rows = frames.read_parquet(folder / KERNELS, *_COLUMNS)
     return [
         (NodeConfig.from_json(text), int(context), float(us))
