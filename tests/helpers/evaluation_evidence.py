@@ -9,7 +9,8 @@ from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS
 from edgeplan.chapters.prediction.paper import printed
 
-KINDS = ("conv", "dwconv", "fc", "maxpool", "add")
+KINDS = ("convolution", "depthwise", "product", "pool", "elementwise")
+CONV = "convolution/Conv"
 
 
 def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
@@ -27,6 +28,7 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
                     "memory_bytes": macs * rng.uniform(0.05, 0.5),
                     "kernels": 20,
                     "measured_ms": measured,
+                    "median_ms": 1.02 * measured,
                     "noise": 0.01,
                     "measured_at_s": 1.7e9 + 10.0 * np.arange(per_family),
                     "blocks_span_s": 20.0 + np.arange(per_family),
@@ -41,7 +43,7 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
                     "forest_ms": measured * rng.normal(1.0, 0.1, per_family),
                     "adaptive_sampling_ms": measured * rng.normal(1.0, 0.06, per_family),
                     "random_sampling_ms": measured * rng.normal(1.3, 0.2, per_family),
-                    "prior_sampling_ms": measured * rng.normal(1.0, 0.08, per_family),
+                    "guessed_share": 0.0,
                 }
             )
         )
@@ -80,8 +82,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
         json.dumps({"kind": "conv", "type": "conv++bn", "in_channels": c, "in_height": 8, "out_channels": 2 * c})
         for c in (4, 8)
     ]
-    plain = [json.dumps({"kind": "conv", "type": "conv", "in_channels": c}) for c in (4, 8)]
-    fused = [json.dumps({"kind": "conv", "type": "conv++bn++relu", "in_channels": c, "activation": "relu"}) for c in (4, 8)]
     measured_us = rng.uniform(10, 1000, 60)
     return Evidence(
         device="cpu-test",
@@ -115,48 +115,37 @@ def full_evidence(per_family: int = 6) -> Evidence:
         resnet18_kernels=("conv++bn++relu",) * 9 + ("conv++bn++add++relu",) * 8 + ("conv++bn",) * 3 + ("maxpool", "gap", "fc"),
         kernels=pd.DataFrame(
             {
-                "kind": ["conv", "conv", "fc", "conv"],
-                "config": [configs[0], configs[0], "{}", configs[1]],
-                "sampler": ["adaptive", "adaptive", "adaptive", "frozen"],
-                "mode": "in_situ",
-                "latency_us": [10.0, 11.0, 5.0, 30.0],
-                "subject": ["a", "a", "b", "c"],
+                "key": [CONV, CONV, "product/MatMul-weights", CONV, CONV],
+                "config": "{}",
+                "sampler": ["adaptive", "operators", "adaptive", "frozen", "random"],
+                "model": ["a", "a", "b", "c", "d"],
+                "latency_us": [10.0, 11.0, 5.0, 30.0, 9.0],
+                "seconds": 0.05,
             }
         ),
-        sampling={
-            "mode": "in_situ",
-            "seconds": {"adaptive": 300.0, "random": 300.0, "prior": 300.0, "frozen": 60.0, "overhead": 60.0},
-        },
+        sampling={"seconds": {"adaptive": 300.0, "operators": 30.0, "random": 300.0, "frozen": 60.0}},
         quality=pd.DataFrame(
             {
-                "subject": [f"carrier-{i // 2}" for i in range(60)],
-                "kind": ["conv", "fc"] * 30,
-                "type": "x",
-                "config": "{}",
+                "split": ["cross-validation"] * 30 + ["frozen"] * 30,
+                "kernel": ["conv", "fc"] * 30,
+                "key": [CONV, "product/MatMul-weights"] * 30,
+                "model": [f"m{i // 2}" for i in range(60)],
                 "measured_us": measured_us,
                 "predicted_us": measured_us * rng.normal(1, 0.05, 60),
-                "forest_us": measured_us * rng.normal(1, 0.1, 60),
-                "split": ["test"] * 30 + ["frozen"] * 30,
+                "forest_us": [*[np.nan] * 30, *measured_us[30:] * rng.normal(1, 0.1, 30)],
             }
         ),
         samplers=pd.DataFrame(
             {
-                "sampler": ["adaptive", "random", "prior"],
-                "rows": [900, 910, 905],
+                "sampler": ["adaptive", "random"],
+                "rows": [900, 910],
                 "seconds": 300.0,
-                "resolved_us": 1.0,
                 "labels": 60,
-                "rmse_ms": [0.5, 2.0, 0.7],
-                "rmspe": [8.0, 40.0, 12.0],
-                "rmspe_more_low": [np.nan, 20.0, -1.0],
-                "rmspe_more_high": [np.nan, 50.0, 9.0],
-                "within_10pct": [0.85, 0.2, 0.7],
-                "labels_all": 70,
-                "rmse_ms_all": [0.4, 1.9, 0.6],
-                "rmspe_all": [26.0, 44.0, 21.0],
-                "rmspe_more_low_all": [np.nan, 10.0, -9.0],
-                "rmspe_more_high_all": [np.nan, 30.0, -2.0],
-                "within_10pct_all": [0.75, 0.15, 0.65],
+                "rmse_ms": [0.5, 2.0],
+                "rmspe": [8.0, 40.0],
+                "within_10pct": [0.85, 0.2],
+                "rmspe_more_low": [np.nan, 20.0],
+                "rmspe_more_high": [np.nan, 50.0],
             }
         ),
         models=models,
@@ -166,7 +155,11 @@ def full_evidence(per_family: int = 6) -> Evidence:
         breakdown=breakdown,
         sweeps=_sweeps(),
         conv_fusion=pd.DataFrame(
-            {"config": [*plain, *fused], "type": ["conv"] * 2 + ["conv++bn++relu"] * 2, "latency_us": [10.0, 20.0, 10.1, 20.6]}
+            {
+                "config": ["4 channels", "8 channels"] * 2,
+                "type": ["conv"] * 2 + ["conv++bn++relu"] * 2,
+                "latency_us": [10.0, 20.0, 10.1, 20.6],
+            }
         ),
         environment={
             "engine": "onnxruntime",
@@ -177,5 +170,5 @@ def full_evidence(per_family: int = 6) -> Evidence:
         transfer=models[["family", "measured_ms"]].assign(
             transferred_ms=models["measured_ms"] * 1.2, rebuilt_ms=models["predicted_ms"]
         ),
-        speed={"predict_process_s": 0.9, "predict_call_ms": 12.0, "batch_26000_s": 4.0, "tables_26000_s": 50.0},
+        speed={"predict_process_s": 0.9, "predict_call_ms": 12.0, "batch_26000_s": 4.0},
     )

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
-from bare_card import bare_card
-from edgeplan.predictors.card import Regressor
-from edgeplan.predictors.features import WORK_TERMS
-from edgeplan.predictors.predictor import DevicePredictor
+from executed_nodes import drawn, model
 from shipped_params import PARAMS_FILE
+from trained_nodes import trained, write_device
 
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction import speed
 from edgeplan.errors import FormatError
-from edgeplan.graph.fusion_rules import FusionRules
-
-
-def _predictor(text: str) -> DevicePredictor:
-    card = bare_card(regressors=(Regressor(kind="relu", file="relu.txt", work=(0.0,) * len(WORK_TERMS), rows=1),))
-    return DevicePredictor(card, {"relu.txt": text})
 
 
 @pytest.fixture(name="params")
@@ -32,20 +27,30 @@ def test_what_was_measured_is_read_where_nothing_may_be(
 ) -> None:
     monkeypatch.delenv(speed.STORED_ROWS_ONLY, raising=False)
     monkeypatch.setattr(speed, "measure_speed", lambda *_: {"predict_call_ms": 8.123456789})
-    rules, mine, other = FusionRules.model_construct(), _predictor("a"), _predictor("b")
-    measured = speed.speed_of(params, "cpu-test", rules, mine, tmp_path)
+    results = write_device(tmp_path)
+    measured = speed.speed_of(params, "dev", trained(), pd.DataFrame(), results)
     assert measured.figures == {"predict_call_ms": 8.12346}
-    assert measured.told(mine).endswith("with these predictors.")
-    assert measured.fingerprint in measured.told(mine)
-    assert measured.told(other).endswith("with earlier predictors of this device.")
+    assert measured.told(results / "predictors").endswith("with these predictors.")
+    assert measured.fingerprint in measured.told(results / "predictors")
+    write_device(tmp_path, replace(trained(), measured_at="later"))
+    assert measured.told(results / "predictors").endswith("with earlier predictors of this device.")
     monkeypatch.setenv(speed.STORED_ROWS_ONLY, "1")
     monkeypatch.setattr(speed, "measure_speed", lambda *_: pytest.fail("measured"))
-    assert speed.speed_of(params, "cpu-test", rules, other, tmp_path) == measured
+    assert speed.speed_of(params, "dev", trained(), pd.DataFrame(), results) == measured
+
+
+def test_models_for_the_speed_are_others_of_as_many_nodes() -> None:
+    told = [model("a", drawn(np.random.default_rng(1), 9)), model("b", drawn(np.random.default_rng(2), 5))]
+    made = list(speed._varied(told, 7, 3))
+    assert [len(one.nodes) for one in made] == [9, 5, 9, 5, 9, 5, 9]
+    assert len({node.config.key for one in made for node in one.nodes}) > 30
+    assert made == list(speed._varied(told, 7, 3))
+    assert (trained().predict_many(made) > 0).all()
 
 
 def test_nothing_is_told_of_no_figures() -> None:
     empty = speed.Speed(figures={}, predictors="x", measured_at="now", cpu="c", cores=2, fingerprint="f")
-    assert empty.told(_predictor("a")) == ""
+    assert empty.told(Path()) == ""
 
 
 @pytest.mark.parametrize("text", [None, "", "{", '{"format_version": 2}'])

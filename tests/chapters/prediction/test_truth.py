@@ -15,6 +15,7 @@ from edgeplan.chapters.prediction.stages import calibration
 from edgeplan.chapters.prediction.stages.truth import measure_models
 from edgeplan.errors import ParamsError
 from edgeplan.support.frames import write_parquet
+from edgeplan.workloads.exports import families as exports
 from edgeplan.zoo import FAMILIES, VariantSpec, variants
 
 ROOT = Path(__file__).parents[3]
@@ -104,8 +105,10 @@ def test_a_cell_that_is_evaluated_is_passed_over(monkeypatch: pytest.MonkeyPatch
 
 def test_models_that_calibrate_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "FAMILIES", {"nasbench201": FAMILIES["nasbench201"]})
+    monkeypatch.setattr(exports, "FAMILIES", {"table": exports.FAMILIES["table"]})
     params = _with_calibration(load_params(PARAMS_FILE), 2)
-    params = params.model_copy(update={"truth": params.truth.model_copy(update={"min_gap_seconds": 0.0})})
+    sampling = params.sampling.model_copy(update={"exports_per_family": 2})
+    params = params.model_copy(update={"truth": params.truth.model_copy(update={"min_gap_seconds": 0.0}), "sampling": sampling})
     found = []
     for name in ("first", "again"):
         path = tmp_path / f"{name}.parquet"
@@ -114,7 +117,8 @@ def test_models_that_calibrate_are_measured_once_and_kept(tmp_path: Path, monkey
     assert found[0] == found[1]
     table = pd.read_parquet(tmp_path / "again.parquet")
     assert (table["measured_ms"] > 0).all()
-    assert list(table["family"]) == ["nasbench201"] * 2
+    assert list(table["family"]) == ["nasbench201"] * 2 + ["table"] * 2
+    assert (table["slowness"] > 0).all()
 
 
 def test_the_seed_of_the_evaluated_models_calibrates_nothing(tmp_path: Path) -> None:

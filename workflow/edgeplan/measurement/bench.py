@@ -28,6 +28,7 @@ from edgeplan.measurement.rows import measurement_of, row_of, row_store
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.progress import BudgetProgress, progress
 from edgeplan.support.files import read_json, state_folder, write_json
+from edgeplan.support.machine import last_cache_bytes
 from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_file, journal_of, key_of, stored_rows_only
 
 log = logging.getLogger(__name__)
@@ -184,6 +185,11 @@ class Bench:
     def has(self, subject: AnySubject) -> bool:
         """Tell whether a subject was measured before."""
         return self.store.has((self._stored_id(subject), 0))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the size of the last cache of the machine that the rows are of."""
+        return last_cache_bytes(self.identity["environment"].get("caches", ()))
 
     def last_measured_at(self) -> float:
         """Return when the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""

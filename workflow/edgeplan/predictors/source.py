@@ -12,14 +12,12 @@ from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
-from edgeplan.graph.nodes import NodeConfig
 from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.storing import load
-from edgeplan.predictors.store import own_folder, read_measured
+from edgeplan.predictors.store import Kernel, own_folder, read_kernels, read_measured
 from edgeplan.support.files import read_json
-from edgeplan.support.frames import read_parquet
 from edgeplan.support.machine import fingerprint
-from edgeplan.workspace import DEVICE_NAME, KERNELS, SHIPPED, is_path, workspace
+from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
 
 _CARD = "card.json"
 
@@ -95,13 +93,9 @@ class Source:
     scale: float = 1.0
     folder: Path = Path()
 
-    def kernels(self) -> list[tuple[NodeConfig, int, float]]:
-        """Read the nodes that the predictor was trained on: what they are, bytes of the weights around them, us."""
-        rows = read_parquet(self.folder / KERNELS, "config", "context_bytes", "us")
-        return [
-            (NodeConfig.from_json(text), int(context), float(us))
-            for text, context, us in zip(rows["config"], rows["context_bytes"], rows["us"], strict=True)
-        ]
+    def kernels(self) -> list[Kernel]:
+        """Read the nodes that the predictor was trained on."""
+        return read_kernels(self.folder)
 
     def about(self) -> str:
         """Tell whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
@@ -138,6 +132,13 @@ def find_predictors(name_or_path: str, results: Path | None = None, *, engine: s
     raise _no_predictors(device, folder, engine, ways, checkout=(found.root / "Makefile").is_file())
 
 
+def devices_with_predictors(results: Path, engine: str = "") -> list[str]:
+    """List devices with predictors, those of a folder of results before shipped ones, of one engine or, without, of any."""
+    cards = [(path.parent.parent.name, path) for path in sorted(results.glob(f"*/predictors/{_CARD}"))]
+    cards += [(path.parent.name, path) for path in sorted(SHIPPED.glob(f"*/{_CARD}"))]
+    return list(dict.fromkeys(name for name, path in cards if not engine or _engine(path) == engine))
+
+
 def _engine(card: Path) -> str:
     """Return the engine that predictors are of; "" where their card does not say."""
     try:
@@ -155,7 +156,7 @@ def _source(device: str, folder: Path, rules: Path, environment: Path, *, shippe
     except StoreError:  # a machine without an id, and nowhere to keep one
         here = False
     processor = machine.processor_of(device, predictor.engine)
-    known = read_measured(folder) | (read_measured(own) if here else {})
+    known = read_measured(folder) | read_measured(own)
     return Source(device, predictor, known, read_rules(rules), shipped, processor, here, machine.nominal_us, folder=folder)
 
 
@@ -169,9 +170,7 @@ def _adaptable(name_or_path: str) -> bool:
 
 
 def _no_predictors(device: str, folder: Path, engine: str, ways: list[str], *, checkout: bool) -> FormatError:
-    cards = {path.parent.parent.name: path for path in folder.glob(f"*/predictors/{_CARD}")}
-    cards |= {path.parent.name: path for path in SHIPPED.glob(f"*/{_CARD}")}
-    known = sorted(name for name, path in cards.items() if not engine or _engine(path) == engine)
+    known = sorted(devices_with_predictors(folder, engine))
     measured = (folder / device / "measurements").is_dir()  # rows that came with a clone suffice: the predictors are in no git
     make = f"dvc repro training@{device}" if measured else f"make reproduce DEVICE={device}"
     ways = [

@@ -6,15 +6,24 @@ Beside the predictor lie the nodes that it was trained on; what users measure be
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from edgeplan.errors import FormatError
+from edgeplan.graph.nodes import NodeConfig
 from edgeplan.support.files import state_folder, write_atomically
+from edgeplan.support.lazy import lazily
+from edgeplan.workspace import KERNELS
+
+# Predictions need neither: only what trains and adapts reads tables.
+pandas, frames = lazily("pandas"), lazily("edgeplan.support.frames")
 
 MEASURED = "measured.npz"
+#: A measured node: what it is, bytes of the weights of the model around it, us.
+Kernel = tuple[NodeConfig, int, float]
+_COLUMNS = ("config", "context_bytes", "us")
 
 
 def write_measured(folder: Path, known: Mapping[str, float]) -> None:
@@ -50,6 +59,21 @@ def read_measured(folder: Path) -> dict[str, float]:
             "it holds no times by key", where=str(path), next_step="remove the file: they are then measured again"
         )
     return dict(zip((key.decode() for key in keys.tolist()), us.tolist(), strict=True))
+
+
+def write_kernels(folder: Path, kernels: Iterable[Kernel]) -> None:
+    """Write the nodes that a predictor is trained on."""
+    rows = [(config.to_json(), context, us) for config, context, us in kernels]
+    frames.write_parquet(pandas.DataFrame(rows, columns=list(_COLUMNS)), folder / KERNELS)
+
+
+def read_kernels(folder: Path) -> list[Kernel]:
+    """Read the nodes that a predictor is trained on."""
+    rows = frames.read_parquet(folder / KERNELS, *_COLUMNS)
+    return [
+        (NodeConfig.from_json(text), int(context), float(us))
+        for text, context, us in zip(*(rows[name] for name in _COLUMNS), strict=True)
+    ]
 
 
 def own_folder(device: str, engine: str, version: str) -> Path:

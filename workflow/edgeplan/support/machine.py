@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +44,9 @@ def cache_sizes() -> list[str]:
     return [" ".join(_read(str(folder / part)) for part in ("level", "type", "size")) for folder in folders]
 
 
-def last_cache_bytes() -> int:
-    """Return the size of the first core's last cache; 32 MiB where the system tells none."""
-    sizes = [size for one in cache_sizes() if (size := one.split()[-1]).endswith("K") and size[:-1].isdigit()]
+def last_cache_bytes(caches: Sequence[str]) -> int:
+    """Return the size of the first core's last cache, of caches as `environment` tells them; 32 MiB where it tells none."""
+    sizes = [size for one in caches if (size := one.split()[-1]).endswith("K") and size[:-1].isdigit()]
     return 1024 * int(sizes[-1][:-1]) if sizes else 32 << 20
 
 

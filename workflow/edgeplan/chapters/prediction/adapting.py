@@ -1,7 +1,7 @@
 """Adapts predictors to this machine: `edgeplan device adapt` measures for seconds and writes predictors that `predict` finds.
 
-Another device's predictor is the prior: nodes that it was trained on are measured here, those first that it is least sure of
-for the time that they take, then small whole models, a family after another. All of it is one training with that prior.
+Another device's predictor is the prior: nodes that it was trained on are measured here, some of each key, then small whole
+models, a family after another. All of it is one training with that prior.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from edgeplan.chapters.prediction.further import SETTINGS
 from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.graph.batches import batched
 from edgeplan.graph.ir import Graph
@@ -33,12 +34,11 @@ from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.storing import save
 from edgeplan.predictors.nodes.training import MeasuredModel, refitted, train
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.source import Source, find_predictors
-from edgeplan.predictors.store import write_measured
+from edgeplan.predictors.source import Source, devices_with_predictors, find_predictors
+from edgeplan.predictors.store import Kernel, write_kernels, write_measured
 from edgeplan.predictors.teller import Teller
 from edgeplan.support.files import write_json
-from edgeplan.support.machine import last_cache_bytes
-from edgeplan.workspace import RULES, SHIPPED, workspace
+from edgeplan.workspace import RULES, workspace
 from edgeplan.zoo import FAMILIES, build_variant, variants
 
 #: Share of the seconds that whole models take.
@@ -101,28 +101,30 @@ def adapt_device(
     device, space, began = load_device(name), workspace(), time.monotonic()
     device.require_local("kernels are measured")
     source = find_predictors(old or _of_same_engine(device))
+    _require_its_nodes(device, source)
     folder = (results or space.results) / device.name
     teller = Teller(device, source.rules)
     small = _small_models(teller, source, batch)
     with Bench(device, SETTINGS, (rows or space.rows) / device.name / "adaptation", quiet_seconds=_QUIET_S) as bench:
         call = call_us(bench.measure(CALLS, description="the call"))
-        known = _nodes(bench, source, call, began + seconds * (1 - _MODELS_SHARE))
+        kernels = _nodes(bench, source, call, began + seconds * (1 - _MODELS_SHARE))
+        known = {config.key: us for config, _, us in kernels}
         models = _models(bench, small, known, began + seconds)
-        identity = dict(bench.identity)
+        identity, cache = dict(bench.identity), float(bench.cache_bytes)
     spent = time.monotonic() - began
-    kept = [(config, context, known[config.key]) for config, context, _ in source.kernels() if config.key in known]
     samples = Samples.of(
-        [config for config, _, _ in kept],
-        [context for _, context, _ in kept],
-        [us for *_, us in kept],
-        [str(number) for number in range(len(kept))],
+        [config for config, _, _ in kernels],
+        [context for _, context, _ in kernels],
+        [us for *_, us in kernels],
+        [str(number) for number in range(len(kernels))],
     )
-    found, _ = train(samples, models, call, float(last_cache_bytes()), _TRAINING, source.predictor)
+    found, _ = train(samples, models, call, cache, _TRAINING, source.predictor)
     version = str(identity["engine_version"])
     today = time.strftime("%Y-%m-%d", time.gmtime())
     predictor = replace(found, device=device.name, engine=device.engine, engine_version=version, measured_at=today)
     save(predictor, folder / "predictors")
     write_measured(folder / "predictors", known)
+    write_kernels(folder / "predictors", kernels)
     source.rules.write(folder / "fusion" / RULES)
     write_json(folder / "evaluation" / "environment.json", {**identity.pop("environment", {}), **identity})
     spread = _spread(predictor, models)
@@ -140,16 +142,8 @@ def _spread(predictor: NodePredictor, models: Sequence[MeasuredModel]) -> float:
     return float(np.std(off))
 
 
-def known_devices(engine: str, but: str) -> list[str]:
-    """List devices with predictors, of this workspace and shipped, whose engine is this one; "" for any engine."""
-    space = workspace()
-    names = [p.parent.parent.name for p in sorted(space.results.glob("*/predictors/card.json"))]
-    names += [p.parent.name for p in sorted(SHIPPED.glob("*/card.json"))]
-    return [n for n in dict.fromkeys(names) if n != but and (not engine or find_predictors(n).predictor.engine == engine)]
-
-
 def _of_same_engine(device: DeviceFile) -> str:
-    names = known_devices(device.engine, device.name)
+    names = [name for name in devices_with_predictors(workspace().results, device.engine) if name != device.name]
     if names:
         return names[0]
     raise DeviceError(
@@ -159,29 +153,42 @@ def _of_same_engine(device: DeviceFile) -> str:
     )
 
 
-def _nodes(bench: Bench, source: Source, call: float, until: float) -> dict[str, float]:
-    """Measure nodes of the prior, us by key, while the time lasts: those first that weigh most in what is not known."""
-    found: dict[str, float] = {}
-    waiting = iter(_by_weight(source))
+def _require_its_nodes(device: DeviceFile, source: Source) -> None:
+    """Refuse a prior whose nodes are of files where the device's engine runs those of graphs, or the other way round."""
+    theirs = source.predictor.engine
+    if engine_class(device.engine).reads_files != engine_class(theirs).reads_files:
+        raise DeviceError(
+            f"{device.engine} cannot run the nodes that {theirs} tells, which the predictors of {source.device} learnt from",
+            where=device.name,
+            next_step=f"name a device of another engine, or measure in full: make reproduce DEVICE={device.name}",
+        )
+
+
+def _nodes(bench: Bench, source: Source, call: float, until: float) -> list[Kernel]:
+    """Measure nodes of the prior while the time lasts, each as it is executed here."""
+    found: dict[str, Kernel] = {}
+    waiting = iter(_by_key(source))
     while time.monotonic() < until and (batch := list(itertools.islice(waiting, _BATCH))):
-        for one, m in zip(batch, bench.measure_in_time(batch, description="kernels"), strict=True):
-            if m is not None and (label := label_us(one.config, m, call, one.copies)):
-                found[label[0].key] = label[1]
-    return found
+        subjects = [NodeSubject(config, context) for config, context, _ in batch]
+        measured = bench.measure_in_time(subjects, description="kernels")
+        for (config, context, _), one, m in zip(batch, subjects, measured, strict=True):
+            if m is not None and (label := label_us(config, m, call, one.copies)):
+                found[label[0].key] = (label[0], context, label[1])
+    return list(found.values())
 
 
-def _by_weight(source: Source) -> list[NodeSubject]:
-    """Order nodes of the prior: of each key in turn, as the square root of its number, one of the longest first."""
-    configs = source.kernels()
-    table = Table.of([config for config, _, _ in configs])
-    of_key: dict[str, list[tuple[float, NodeSubject]]] = defaultdict(list)
-    for place, (config, context, us) in zip(table.place.tolist(), configs, strict=True):
-        of_key[table.keys[place]].append((us, NodeSubject(config, context)))
+def _by_key(source: Source) -> list[Kernel]:
+    """Order nodes of the prior: of each key in turn, as the square root of its number."""
+    kernels = source.kernels()
+    table = Table.of([config for config, _, _ in kernels])
+    of_key: dict[str, list[Kernel]] = defaultdict(list)
+    for place, kernel in zip(table.place.tolist(), kernels, strict=True):
+        of_key[table.keys[place]].append(kernel)
     placed = []
     rng = np.random.default_rng(_SEED)
     for key, those in of_key.items():
         order = rng.permutation(len(those)).tolist()
-        placed += [(rank / len(those) ** 0.5, key, rank, those[i][1]) for rank, i in enumerate(order)]
+        placed += [(rank / len(those) ** 0.5, key, rank, those[i]) for rank, i in enumerate(order)]
     return [one for *_, one in sorted(placed, key=lambda place: place[:3])]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,7 @@ class Measured:
         prediction: prediction for the device, None where there is none.
         without_prediction: why, and `next_step` what to do.
         other_machine: the processor that the predictions are for, "" if it is this machine or not known.
-        kernels: predicted beside measured; empty where copies of nodes cannot be measured.
+        kernels: predicted beside measured; empty without a prediction.
         without_kernels: why.
     """
 
@@ -120,7 +119,7 @@ def measure_model(
     kernels: tuple[KernelComparison, ...] = ()
     without = "there is no prediction to compare with"
     if executed is not None and prediction is not None:
-        kernels, without = _kernels(file, executed, prediction)
+        kernels, without = _kernels(file, executed, prediction), ""
     m = found.measurement
     return Measured(
         model.name,
@@ -145,23 +144,19 @@ def measure_model(
 def _subject(device: DeviceFile, model: Path, wanted: Preparation, folder: Path) -> Subject | FileSubject:
     """Return the file itself where the engine reads it as it is, else what is prepared of it, as the engine's users have to."""
     if engine_class(device.engine).reads_files:
-        digest = hashlib.sha256(model.read_bytes()[: 1 << 20]).hexdigest()
-        return FileSubject(digest, lambda _: model, wanted)
+        return FileSubject(model.name, lambda _: model, wanted)  # no row is kept of it
     file = prepare_file(model, wanted, folder / model.name)
     return Subject(simplify(load_onnx(file)), file=file)
 
 
-def _kernels(device: DeviceFile, executed: ExecutedModel, prediction: Prediction) -> tuple[tuple[KernelComparison, ...], str]:
-    """Measure the nodes that take the longest, and return all beside what was predicted; else why there are none."""
+def _kernels(device: DeviceFile, executed: ExecutedModel, prediction: Prediction) -> tuple[KernelComparison, ...]:
+    """Measure the nodes that take the longest, and return all beside what was predicted."""
     lines = sorted(zip(executed.nodes, prediction.kernels, strict=True), key=lambda pair: -pair[1].latency_ms)
     distinct = list(dict.fromkeys(node.config for node, _ in lines))[:_MOST_KERNELS]
-    try:
-        found = measure_configs(device, distinct, executed.weight_bytes)
-    except NotImplementedError as error:
-        return (), str(error)
+    found = measure_configs(device, distinct, executed.weight_bytes)
     return tuple(
         _beside(node.config.key, node.times, line, found) for node, line in zip(executed.nodes, prediction.kernels, strict=True)
-    ), ""
+    )
 
 
 def _beside(key: str, times: int, line: KernelLatency, found: Mapping[str, float]) -> KernelComparison:

@@ -92,19 +92,18 @@ def predict_executed(executed: ExecutedModel, source: Source) -> Prediction:
     found = predictor.predict(executed, source.known)
     # a node in its model takes its time by itself times a factor that all models share
     total, ms, within = found.latency_us, source.scale / _US_PER_MS, predictor.relation.scale
-    held = {node.name: node.operators for node in executed.nodes}
     kernels = tuple(
         KernelLatency(
             node.name,
             _type(node.config),
-            held[node.name],
+            told.operators,
             node.us * within * ms,
             None if node.source == "guessed" else node.low_us * within * ms,
             None if node.source == "guessed" else node.high_us * within * ms,
             node.us * within / total,
             node.source,
         )
-        for node in found.nodes
+        for told, node in zip(executed.nodes, found.nodes, strict=True)
     )
     shares = {name: sum(k.share for k in kernels if k.source == name) for name in ("measured", "learnt", "guessed")}
     measured_by = f"{predictor.engine} {predictor.engine_version}"

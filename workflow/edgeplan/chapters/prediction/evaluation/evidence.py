@@ -46,7 +46,7 @@ class Evidence:
         environment: the captured environment.
         transfer: models measured on one device, predicted by another's predictors and by its own: family, measured_ms,
             transferred_ms, rebuilt_ms.
-        speed: measured speeds: predict_process_s, predict_call_ms, batch_26000_s, tables_26000_s.
+        speed: measured speeds: predict_process_s, predict_call_ms, batch_26000_s.
         speed_told: when and where, and of which predictors, as a sentence.
     """
 

@@ -1,6 +1,6 @@
 """Builds fixed convolutions that show how latency follows one dimension (Figures 7, 8) and what fusion behind Conv costs.
 
-They are measured inside small carriers like everything else, under a sampler name of their own, and never trained on.
+They have a sampler name of their own, and are never trained on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHECKED = (
 
 
 def _graph(sweep: str, channels: int, size: int, out: int, kernel: int, tail: str = "bn relu") -> Graph:
-    """Build a carrier of one convolution behind a pointwise one; an image is read directly, as a stem reads it."""
+    """Build a model of one convolution behind a pointwise one; an image is read directly, as a stem reads it."""
     b = GraphBuilder(f"{sweep}-{channels}-{size}-{out}-{kernel}-{tail or 'plain'}".replace(" ", "-"), (1, channels, size, size))
     x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # an image
     x = b.conv(x, out, kernel)
@@ -47,7 +47,7 @@ def _graph(sweep: str, channels: int, size: int, out: int, kernel: int, tail: st
 
 
 def sweep_graphs() -> Iterator[Graph]:
-    """Yield the carriers of the sweeps of Figures 7 and 8."""
+    """Yield the models of the sweeps of Figures 7 and 8."""
     for kernel in TABLE5_KERNELS:
         yield _graph("kernel_size", 3, 224, 32, kernel)
     for size in TABLE5_SIZES:
@@ -57,7 +57,7 @@ def sweep_graphs() -> Iterator[Graph]:
 
 
 def check_graphs() -> Iterator[Graph]:
-    """Yield the carriers of the comparison of Conv with what is fused behind it."""
+    """Yield the models of the comparison of Conv with what is fused behind it."""
     for channels, size, kernel in _CHECKED:
         for tail in ("", "bn", "relu", "bn relu"):
             yield _graph("check", channels, size, channels, kernel, tail)
@@ -69,7 +69,7 @@ def random_graphs(rng: Random, count: int) -> Iterator[Graph]:
         while True:
             size, kernel, stride = rng.choice(TABLE5_SIZES), rng.choice(TABLE5_KERNELS), rng.choice(TABLE5_STRIDES)
             channels, out = rng.randint(*TABLE5_IN_CHANNELS), rng.randint(*TABLE5_OUT_CHANNELS)
-            if (size // stride) ** 2 * channels * out * kernel**2 <= _MOST_RANDOM_MACS and kernel <= size:
+            if (-(-size // stride)) ** 2 * channels * out * kernel**2 <= _MOST_RANDOM_MACS and kernel <= size:
                 break
         b = GraphBuilder(f"random-{number}", (1, channels, size, size))
         yield b.build(b.relu(b.bn(b.conv(b.input, out, kernel, stride))))

@@ -93,8 +93,7 @@ def detect_fusion(
     and every evaluated variant; a black-box engine leaves it empty.
     """
     file = load_device(device)
-    # rules rest on differences, of which the least runs are the least disturbed
-    with Bench(file, params.measurement.model_copy(update={"least": (file.name,)}), rows) as bench:
+    with Bench(file, params.measurement, rows) as bench:
         bench.limit(params.fusion.stage_seconds)
 
         def measure(subjects: Sequence[Graph], repeat: int) -> list[Measurement | None]:

@@ -6,6 +6,7 @@ that measure more of the keys that cross-validation errs most on.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -32,10 +33,10 @@ from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_parquet, write_parquet
-from edgeplan.support.machine import last_cache_bytes
 from edgeplan.support.rounding import nine_digits
 from edgeplan.support.store import stored_rows_only
 
+log = logging.getLogger(__name__)
 ADAPTIVE, HELD_OUT = "adaptive", "frozen"
 #: Share of the budget that goes to operators by themselves, whose sums are a baseline.
 _OPERATORS_SHARE = 0.1
@@ -83,8 +84,10 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
         if settings.baselines:
             sampler.spend(candidates(told, (parts.RANDOM,)), sampler.seconds_of(ADAPTIVE, "convolution/"), parts.RANDOM)
         measured_at = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
-        version = str(bench.identity["engine_version"])
-    frame = pd.DataFrame(sampler.rows)
+        version, cache_bytes = str(bench.identity["engine_version"]), bench.cache_bytes
+    log.info("%s: %d nodes do not run alone; rounds: %s", file.name, sampler.refused, sampler.rounds)
+    # What was chosen when follows from times: in this order, stored rows alone give the same table.
+    frame = pd.DataFrame(sampler.rows).sort_values(["sampler", "subject"], kind="stable", ignore_index=True)
     rounded = {name: frame[name].map(nine_digits) for name in ("latency_us", "noise", "slowness")}
     write_parquet(frame.assign(**rounded), kernels)
     document = {
@@ -94,10 +97,8 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
         "measured_at": measured_at,
         "budget_seconds": settings.budget_seconds,
         "seconds": {name: round(value, 2) for name, value in sampler.seconds.items()},
-        "rounds": [{name: nine_digits(value) for name, value in one.items()} for one in sampler.rounds],
         "call_us": nine_digits(sampler.call),
-        "cache_bytes": last_cache_bytes(),
-        "refused": sampler.refused,
+        "cache_bytes": cache_bytes,
     }
     write_json(summary, document)
 
@@ -158,7 +159,7 @@ class Sampler:
             self.spend(left, np.inf, ADAPTIVE)
             return
         left = self.spend(left, first, ADAPTIVE)
-        for number in range(1, settings.rounds + 1):
+        for _ in range(settings.rounds):
             if not left or self.seconds[ADAPTIVE] >= budget:
                 break
             error = self._errors()
@@ -169,21 +170,21 @@ class Sampler:
             worst = max(of_key.values())
             chosen = sorted(enumerate(left), key=lambda one: one[0] / of_key.get(key_of(one[1].config), worst))
             share = (budget - first) / settings.rounds
-            left = self.spend([one for _, one in chosen], share, ADAPTIVE, number)
+            left = self.spend([one for _, one in chosen], share, ADAPTIVE)
 
     def _errors(self) -> pd.DataFrame:
         frame = pd.DataFrame([row for row in self.rows if row["sampler"] == ADAPTIVE])
         configs = [NodeConfig.from_json(text) for text in frame["config"]]
         samples = Samples.of(configs, frame["context_bytes"].tolist(), frame["latency_us"].tolist(), frame["model"].tolist())
         predicted = cross_validated_us(
-            samples, float(last_cache_bytes()), TrainingSettings(trials=0, folds=2, seeds=(self.seed,))
+            samples, float(self.bench.cache_bytes), TrainingSettings(trials=0, folds=2, seeds=(self.seed,))
         )
         return frame[["key"]].assign(error=np.clip(predicted / frame["latency_us"] - 1, -1, 1))
 
     def _stored(self, pool: list[Candidate]) -> list[Candidate]:
         return [one for one in pool if self.bench.has(one.subject)] if stored_rows_only() else pool
 
-    def spend(self, ordered: Sequence[Candidate], seconds: float, sampler: str, number: int = 0) -> list[Candidate]:
+    def spend(self, ordered: Sequence[Candidate], seconds: float, sampler: str) -> list[Candidate]:
         """Measure nodes in order until the time is spent; return those left."""
         left, until = list(self._stored(list(ordered))), self.seconds.get(sampler, 0.0) + seconds
         self.seconds.setdefault(sampler, 0.0)
@@ -194,7 +195,7 @@ class Sampler:
             found = self.bench.measure_in_time([one.subject for one in batch], description=f"{sampler} kernels")
             for one, m in zip(batch, found, strict=True):
                 if m is None:
-                    self.refused += 1
+                    self.refused += not self.bench.late
                     continue
                 self.seconds[sampler] += m.seconds
                 labels = labels_us(one.config, m, self.call, one.subject.copies)
@@ -204,7 +205,6 @@ class Sampler:
                         "model": one.model,
                         "family": one.family,
                         "sampler": sampler,
-                        "round": number,
                         "key": key_of(config),
                         "config": config.to_json(),
                         "context_bytes": one.context_bytes,

@@ -25,11 +25,10 @@ from edgeplan.predictors.nodes.storing import save
 from edgeplan.predictors.nodes.training import MeasuredModel, train
 from edgeplan.predictors.nodes.whole import Relation
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.store import write_measured
+from edgeplan.predictors.store import write_kernels, write_measured
 from edgeplan.reporting.metrics import accuracy
 from edgeplan.reporting.uncertainty import rmspe_difference
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
-from edgeplan.workspace import KERNELS
 
 _ABOUT = ("device", "engine", "engine_version", "measured_at", "call_us", "cache_bytes")
 _KERNELS = ("model", "sampler", "key", "config", "context_bytes", "latency_us", "slowness", "seconds")
@@ -75,7 +74,8 @@ def train_predictors(
     settings, cache = _settings(params), float(about["cache_bytes"])
     after_measurements()  # trees are grown on all cores, by libraries that start threads
     rows = table[table["sampler"].isin(_LEARNT)].reset_index(drop=True)
-    known = {NodeConfig.from_json(text).key: us for text, us in zip(rows["config"], rows["us"], strict=True)}
+    configs = [NodeConfig.from_json(text) for text in rows["config"]]
+    known = {config.key: us for config, us in zip(configs, rows["us"], strict=True)}
     models = executed_models(told, (parts.CALIBRATING, parts.EXPORTED))
     measured = [
         MeasuredModel(models[name], 1e3 * ms * usual, known)
@@ -93,7 +93,7 @@ def train_predictors(
     )
     save(predictor, predictors)
     write_measured(predictors, known)
-    write_parquet(rows[["config", "context_bytes", "us"]], predictors / KERNELS)
+    write_kernels(predictors, zip(configs, rows["context_bytes"], rows["us"], strict=True))
     frozen = table[table["sampler"] == HELD_OUT].reset_index(drop=True)
     held_out = [_judged("cross-validation", rows.assign(predicted_us=checked.us), rows, settings)]
     if len(frozen):
