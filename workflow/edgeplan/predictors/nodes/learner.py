@@ -42,7 +42,7 @@ _USUAL_SPREAD, _MOST_SPREAD = 0.5, 2.0  # of a kind of which little is known, an
 
 @dataclass(frozen=True)
 class Samples:
-    """Holds measured nodes.
+    """Holds measured nodes to learn from.
 
     Attributes:
         table: the nodes; `table.place` has a row for each sample.
@@ -102,7 +102,7 @@ class Tuned:
 def learn(
     samples: Samples, cache_bytes: float, settings: TrainingSettings, prior: Kernels | None = None, tuned: Tuned | None = None
 ) -> Kernels:
-    """Learn from all samples.
+    """Learn what nodes take from all samples.
 
     Args:
         samples: measured nodes.

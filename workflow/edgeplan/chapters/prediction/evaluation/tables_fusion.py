@@ -9,11 +9,10 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.graph.kernels import CONTEXT
 from edgeplan.reporting.kit import NotMeasuredError
 
 # What fusing behind a Conv changes in its configuration; all else decides what the Conv itself costs.
-_FUSED_FIELDS = ("type", "activation", "bias", "residual", *CONTEXT)
+_FUSED_FIELDS = ("type", "activation", "bias", "residual")
 
 
 def table_03(evidence: Evidence) -> pd.DataFrame:
