@@ -124,6 +124,7 @@ def learn(
         kinds[kind], text = _of_kind(samples.take(at), rows[at], near[table.place[at]], ratio, settings, tuned)
         texts += [text] if text else []
     forest = Forest.pack([parse_ensemble(text, "trained trees") for text in texts])
+    forest = replace(forest, value=nine_digits_each(forest.value))
     fallback, unlike = _fallback(rows, samples.us, all_kinds, ratio)
     return Kernels(kinds, forest, fallback, unlike, cache_bytes, prior)
 
