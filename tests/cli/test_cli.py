@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from bare_card import bare_card
-from edgeplan.predictors.predictor import DevicePredictor
+from camera_model import save_predictors
 
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.write import save_onnx
 
 SOURCES = Path(__file__).parents[2] / "workflow"
@@ -24,13 +22,19 @@ Edgeplan = Callable[..., Any]
 Refused = Callable[..., None]
 
 
+def _device(folder: Path, name: str) -> Path:
+    file = folder / f"config/devices/{name}.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{{format_version: 1, name: {name}, engine: onnxruntime}}")
+    return file
+
+
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with predictors that know no kernel: enough to reach every error, and a breakdown of nothing."""
+    """A folder with predictors: enough to reach every error."""
     folder = tmp_path_factory.mktemp("cli")
-    card = bare_card(engine="onnxruntime")
-    DevicePredictor(card, {}).save(folder / "results/dev/predictors")
-    FusionRules(pairs={}).write(folder / "results/dev/fusion/rules.json")
+    save_predictors(folder / "results/dev")
+    _device(folder, "dev")
     b = GraphBuilder("net", (1, 3, 8, 8))
     save_onnx(b.build(b.fc(b.flatten(b.gap(b.conv_bn(b.input, 8, 3))), 5)), folder / "good.onnx")
     return folder
@@ -64,9 +68,7 @@ def test_a_missing_model(refused: Refused) -> None:
 
 
 def test_a_device_without_predictors(refused: Refused, workspace: Path, tmp_path: Path) -> None:
-    file = tmp_path / "config/devices/phone.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("{format_version: 1, name: phone, engine: onnxruntime}")
+    file = _device(tmp_path, "phone")
     model = str(workspace / "good.onnx")
     message = "no predictors of device 'phone'"
     following = "make reproduce DEVICE=phone, in a checkout of edgeplan, or use one of: .*cpu-onnxruntime"
@@ -79,8 +81,10 @@ def test_a_device_without_predictors(refused: Refused, workspace: Path, tmp_path
 
 def test_predictors_left_in_the_cache_are_trained_from_what_is_there(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "phone/measurements").mkdir(parents=True)
+    _device(tmp_path, "phone")
     arguments = ("predict", "good.onnx", "-d", "phone", "--results", str(tmp_path))
-    refused(*arguments, code=5, message="no predictors", where="phone", following="dvc repro training@phone")
+    following = "dvc repro training@phone"
+    refused(*arguments, code=5, message="no predictors", where="phone", following=following, folder=tmp_path)
 
 
 def test_a_device_that_does_not_exist_is_not_to_be_reproduced(refused: Refused, workspace: Path, tmp_path: Path) -> None:

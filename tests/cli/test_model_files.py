@@ -14,14 +14,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from law_of_latency import trained_once
+from camera_model import save_predictors
 from model_file_runs import made, node, values, write
 from onnx import TensorProto
 from typer.testing import CliRunner
 
 from edgeplan.cli import app
 from edgeplan.errors import EdgeplanError, ModelError
-from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.read import load_onnx
 
 MODEL = made([node("Conv", "x w")], {"x": (1, 3, 6, 6)}, {"w": values(5, 3, 3, 3)})
@@ -171,8 +170,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config/devices").mkdir(parents=True)
     (tmp_path / "config/devices/dev.yaml").write_text("format_version: 1\nname: dev\nengine: onednn\n")
-    trained_once()[0].save(tmp_path / "results/dev/predictors")
-    FusionRules(pairs={}).write(tmp_path / "results/dev/fusion/rules.json")
+    save_predictors(tmp_path / "results/dev")
     return tmp_path
 
 

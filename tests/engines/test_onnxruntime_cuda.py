@@ -9,8 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import onnxruntime as ort
 import pytest
-from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
-from edgeplan.chapters.prediction.sampling.singles import single_graphs
+from random_graphs import graphs
 
 from depth import MANY
 from edgeplan.engines.base import Engine, EngineSettings
@@ -131,10 +130,10 @@ def test_a_recording_that_computes_something_else_is_not_kept(tmp_path: Path, ca
 @pytest.mark.parametrize(
     "engine", [_OnTheCpu, pytest.param(OnnxRuntimeOnGpu, marks=pytest.mark.skipif(NO_GPU, reason="no GPU"))]
 )
-def test_single_operators_are_as_on_the_cpu(engine: type[OnnxRuntimeOnGpu], tmp_path: Path) -> None:
-    """Each that devices are sampled with, and those of detection and text; recorded where that can be."""
+def test_models_of_all_operators_are_as_on_the_cpu(engine: type[OnnxRuntimeOnGpu], tmp_path: Path) -> None:
+    """Recorded where that can be."""
     ready = engine(RECORDED)
-    for graph in [*single_graphs(7, 1), *further_graphs(7)][:: 1 if MANY or engine is OnnxRuntimeOnGpu else 4]:
+    for graph in graphs(100 if MANY or engine is OnnxRuntimeOnGpu else 12):
         found, wanted = outputs_of(ready, graph, tmp_path), reference_outputs(graph)
         for name, value in wanted.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4 * np.abs(value).max(), err_msg=graph.name)

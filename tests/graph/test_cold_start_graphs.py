@@ -11,18 +11,17 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
-from edgeplan.predictors.features import FEATURES, features
-from edgeplan.predictors.kernel_tables import kernel_table
 from onnx import TensorProto, helper, numpy_helper
 
 from depth import by_day
 from edgeplan.errors import ModelError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernel_nodes import executed_graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.graph.splitting import split
+from edgeplan.predictors.nodes.features import Table
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 
@@ -57,13 +56,12 @@ def test_exported_models_are_valid_run_and_come_back(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", COLD_START_MODELS)
-def test_models_split_into_kernels_with_finite_features(name: str) -> None:
-    graph = simplify(COLD_START_MODELS[name]())
+def test_models_split_into_kernels_with_finite_sizes(name: str) -> None:
     rules = FusionRules(pairs={"conv_bn": True, "bn_relu": True})
-    table = kernel_table(graph, split(graph, rules))
-    matrix = features(table.configs)
-    assert matrix.shape == (len(table.configs), len(FEATURES))
-    assert np.isfinite(matrix).all()
+    nodes = executed_graph(None, simplify(COLD_START_MODELS[name]()), rules).nodes
+    table = Table.of([node.config for node in nodes])
+    assert len(table.place) == len(nodes) > 0
+    assert np.isfinite(table.sizes).all()
 
 
 def _constant(name: str, values: Any, kind: type = np.float32) -> TensorProto:

@@ -2,7 +2,6 @@
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import (
-    arena_bytes,
     graph_macs,
     graph_memory_access_bytes,
     graph_parameters,
@@ -79,13 +78,3 @@ def test_batch_and_matmul() -> None:
     assert operator_macs(graph, graph.by_name["fc"]) == 3 * 5 * 7
     as_matmul = Operator("fc", "MatMul", ("input",), ("fc",), ("fc.weight",))
     assert operator_macs(graph, as_matmul) == 3 * 5 * 7
-
-
-def test_the_arena_holds_what_is_alive_at_one_time() -> None:
-    b = GraphBuilder("residual", (1, 16, 8, 8))
-    x = b.conv(b.input, 16, 3)  # input and x: 8 KiB
-    y = b.relu(b.bn(b.conv(x, 32, 3)))  # x stays for the sum: x and y, 12 KiB; element-wise operators write in place
-    graph = b.build(b.add(b.conv(y, 16, 3), x))  # x, y and the last map: 16 KiB
-    assert arena_bytes(graph) == 16 * 1024
-    chain = GraphBuilder("chain", (1, 16, 8, 8))
-    assert arena_bytes(chain.build(chain.conv(chain.conv(chain.input, 16, 3), 16, 3))) == 8 * 1024

@@ -13,7 +13,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 from composed_forms import COMPOSED
-from edgeplan.predictors.kernel_tables import kernel_table
 from exported_forms import DECOMPOSED, EXPORTED
 from onnx import version_converter
 from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one
@@ -23,9 +22,9 @@ from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph import parts
 from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.kernel_nodes import executed_graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.graph.splitting import split
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.program import build_program, step_candidates
@@ -156,10 +155,10 @@ def test_an_input_that_is_an_output_is_refused(tmp_path: Path) -> None:
     assert "output 'x'" in caught.value.where
 
 
-@pytest.mark.parametrize(("name", "kind"), [("relu of 11 axes", "relu"), ("dilated with automatic padding", "maxpool")])
-def test_what_the_runtime_alone_lacks_can_still_be_predicted(tmp_path: Path, name: str, kind: str) -> None:
+@pytest.mark.parametrize(("name", "op"), [("relu of 11 axes", "Relu"), ("dilated with automatic padding", "MaxPool")])
+def test_what_the_runtime_alone_lacks_can_still_be_predicted(tmp_path: Path, name: str, op: str) -> None:
     path = tmp_path / "form.onnx"
     onnx.save(REFUSED[name][0].model(), path)
     graph = simplify(load_onnx(path))
-    (config,) = kernel_table(graph, split(graph, FusionRules(pairs={}))).configs
-    assert config.kind == kind
+    (node,) = executed_graph(None, graph, FusionRules(pairs={})).nodes
+    assert node.config.op == op

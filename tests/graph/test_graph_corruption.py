@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from edgeplan.predictors.features import features
-from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels, kernel_table
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
@@ -24,10 +22,12 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernel_nodes import executed_graph
+from edgeplan.graph.nodes import ExecutedModel
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.graph.splitting import split
+from edgeplan.predictors.nodes.features import Table
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
 
@@ -107,15 +107,15 @@ def _other() -> onnx.ModelProto:
 MODELS = {"image": _image(), "sequence": _sequence(), "other": _other()}
 
 
-def _outcome(path: Path) -> ModelKernels | ModelError:
+def _outcome(path: Path) -> ExecutedModel | ModelError:
     try:
         graph = simplify(load_onnx(path))
-        table = kernel_table(graph, split(graph, RULES))
+        found = executed_graph(None, graph, RULES)
     except ModelError as error:
         return error
     with suppress(ModelError):  # the runtime lacks some operators
         locate_weights(path, lower(graph))
-    return table
+    return found
 
 
 def _is_read(path: Path) -> bool:
@@ -126,10 +126,9 @@ def _is_read(path: Path) -> bool:
         assert found.where
         assert found.next_step
         return False
-    KernelTables.of([found])
-    matrix = features([*found.configs, *found.shapes])
-    assert np.isfinite(matrix).all()
-    assert (matrix[:, :7] >= 1).all()  # batch, channels and sizes
+    table = Table.of([node.config for node in found.nodes])
+    assert np.isfinite(table.sizes).all()
+    assert (table.moved > 0).all()
     return True
 
 

@@ -10,7 +10,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 from composed_forms import COMPOSED
-from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from exported_forms import DECOMPOSED, EXPORTED
 from onnx import numpy_helper
 from random_graphs import drawn
@@ -159,7 +158,6 @@ def _forms() -> Iterator[Graph]:
         yield from _read(form.model())
     for seed in range(30):
         yield from _read(drawn(seed, Counter()))
-    yield from single_graphs(7, 1)
 
 
 def _read(model: onnx.ModelProto) -> Iterator[Graph]:

@@ -19,7 +19,6 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.external_data import external_locations
 from edgeplan.graph.model_file import model_files, model_sha256
 from edgeplan.graph.onnx.compare import largest_difference
-from edgeplan.graph.onnx.names import named_file
 from edgeplan.graph.onnx.outside import read_whole
 from edgeplan.graph.onnx.prepare import Preparation, in_single_precision, load_prepared, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
@@ -212,19 +211,6 @@ def test_hard_links_are_files(tmp_path: Path, place: str) -> None:
     np.testing.assert_array_equal(_result(ready), _result(inside))
     assert largest_difference(path, ready, _BATCH) < 1e-5
     assert not external_locations(read_whole(path))
-
-
-def test_nodes_are_named_in_a_copy_of_weights_behind_hard_links(tmp_path: Path) -> None:
-    path = _apart(tmp_path / "model", "initialiser")
-    static = prepare_file(path, _BATCH, path.parent / "p.onnx")
-    bare = onnx.load(static, load_external_data=False)
-    bare.graph.node[0].name = ""
-    static.write_bytes(bare.SerializeToString())
-    os.link(path.parent / "w.bin", tmp_path / "in a cache")
-    (tmp_path / "copy").mkdir()
-    named = named_file(static, tmp_path / "copy")
-    assert onnx.load(named, load_external_data=False).graph.node[0].name
-    np.testing.assert_array_equal(_result(named), _result(static))
 
 
 _ELSEWHERE = ["../w.bin", "parts/../../w.bin", "/etc/hostname", ""]

@@ -28,7 +28,7 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
                     "memory_bytes": macs * rng.uniform(0.05, 0.5),
                     "kernels": 20,
                     "measured_ms": measured,
-                    "median_ms": 1.02 * measured,
+                    "normalised_ms": 1.02 * measured,
                     "noise": 0.01,
                     "measured_at_s": 1.7e9 + 10.0 * np.arange(per_family),
                     "blocks_span_s": 20.0 + np.arange(per_family),

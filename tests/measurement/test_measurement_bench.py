@@ -56,16 +56,6 @@ def test_fresh_and_stored_times_are_the_same_numbers(tmp_path: Path) -> None:
             assert a.seconds == b.seconds
 
 
-def test_the_same_rows_tell_the_usual_run_or_that_of_the_best_moment(tmp_path: Path) -> None:
-    with open_bench(tmp_path) as bench:
-        (usual,) = bench.measure(subjects(1))
-    with open_bench(tmp_path, least=(DEVICE.name,)) as bench:
-        (least,) = bench.measure(subjects(1))
-        assert bench.measured == 0
-    np.testing.assert_array_equal(usual.block_us, usual.median_us * usual.factors)
-    np.testing.assert_array_equal(least.block_us, usual.least_us * usual.factors)
-
-
 def test_a_stage_is_told_what_measuring_took_whether_just_now_or_before(tmp_path: Path) -> None:
     told: list[float] = []
     for _ in range(2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,8 @@ import pytest
 from quick_bench import SETTINGS, measuring_alone, node_subjects, open_bench, subjects  # noqa: F401  a fixture
 
 from edgeplan.errors import ModelError
-from edgeplan.measurement.records import CALLS, Measurement, NodeSubject, call_us, node_label_us
+from edgeplan.measurement.kernel_labels import label_us
+from edgeplan.measurement.records import CALLS, Measurement, NodeSubject, call_us
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.rows import measurement_of, row_of
 from edgeplan.measurement.settings import MeasurementSettings, node_settings
@@ -45,7 +45,7 @@ def test_a_subject_is_told_by_its_node_and_copies_not_by_the_model_that_decided_
 def test_a_row_of_a_node_comes_back(tmp_path: Path) -> None:
     with open_bench(tmp_path) as bench:
         (found,) = bench.measure(node_subjects()[:1])
-    back = measurement_of(row_of(found), found.nominal, found.exponents, usual=True)
+    back = measurement_of(row_of(found), found.nominal, found.exponents)
     assert (back.subject, back.latency_us) == (found.subject, pytest.approx(found.latency_us))
 
 
@@ -75,13 +75,14 @@ def timed(latency_us: float) -> Measurement:
 def test_a_label_is_the_share_of_a_copy_without_the_call() -> None:
     call = call_us([timed(2.2), timed(2.2 + 63 * 0.2)])
     assert call == pytest.approx(2.0)
-    assert node_label_us(timed(50.0), 24, call) == pytest.approx(2.0)
-    assert node_label_us(timed(1.9), 24, call) == 0.01
+    (one, _) = node_subjects()
+    assert label_us(one.config, timed(50.0), call, 24) == (one.config, pytest.approx(2.0))
+    assert label_us(one.config, timed(1.9), call, 24) == (one.config, 0.0)
 
 
 def test_a_call_is_measured_like_any_node_and_costs_less_than_many(tmp_path: Path) -> None:
     with open_bench(tmp_path, block_ms=20.0, max_runs=1000) as bench:
-        one, many = (replace(m, usual=False) for m in bench.measure(CALLS))
+        one, many = bench.measure(CALLS)
     assert 0 < call_us([one, many]) <= one.latency_us < many.latency_us
 
 

@@ -47,14 +47,37 @@ rule fusion:
         "edgeplan stage fusion --device {wildcards.device}"
 
 
-rule sampling:
+rule nodes:
     """
-    Measure and label kernels by the adaptive sampler, its baselines, the frozen set and both modes.
+    Ask a device's engine what it executes of every model that is learnt from or evaluated; nothing is timed.
     """
     input:
         "config/devices/{device}.yaml",
-        "data/zoo/prior.parquet",
+        "data/zoo/models.parquet",
         "results/{device}/fusion/rules.json",
+    output:
+        update("results/{device}/nodes/models.parquet"),
+    log:
+        "work/logs/nodes-{device}.log",
+    benchmark:
+        "work/benchmarks/nodes-{device}.tsv"
+    threads: workflow.cores
+    params:
+        seed=config["seed"],
+        zoo=config["zoo"],
+        sampling=config["sampling"],
+        calibration=config["calibration"],
+    shell:
+        "edgeplan stage nodes --device {wildcards.device}"
+
+
+rule sampling:
+    """
+    Measure executed nodes by copies of them, the adaptive sampler's, random convolutions and held-out ones.
+    """
+    input:
+        "config/devices/{device}.yaml",
+        "results/{device}/nodes/models.parquet",
     output:
         update("results/{device}/measurements/kernels.parquet"),
         update("results/{device}/measurements/sampling.json"),
@@ -94,6 +117,7 @@ rule calibration:
         seed=config["seed"],
         zoo=config["zoo"],
         measurement=config["measurement"],
+        sampling=config["sampling"],
         truth=config["truth"],
         calibration=config["calibration"],
     shell:
@@ -102,18 +126,19 @@ rule calibration:
 
 rule training:
     """
-    Train the predictors of a device, and those they are compared with.
+    Train the predictor of a device, and what it is compared with.
     """
     input:
         "config/devices/{device}.yaml",
+        "results/{device}/nodes/models.parquet",
         "results/{device}/measurements/kernels.parquet",
         "results/{device}/measurements/sampling.json",
-        "results/{device}/fusion/rules.json",
         "results/{device}/calibration/models.parquet",
     output:
         update("results/{device}/predictors/card.json"),
         update("results/{device}/predictors/quality.parquet"),
         update("results/{device}/predictors/samplers.csv"),
+        update("results/{device}/predictors/compared.parquet"),
     log:
         "work/logs/training-{device}.log",
     benchmark:
@@ -162,6 +187,7 @@ rule evaluation:
         "results/{device}/calibration/models.parquet",
         "results/{device}/evaluation/truth.parquet",
         "results/{device}/evaluation/environment.json",
+        "results/{device}/nodes/models.parquet",
         "results/{device}/fusion/rules.json",
         "results/{device}/fusion/test_cases.csv",
         "results/{device}/fusion/verification.csv",
@@ -170,6 +196,7 @@ rule evaluation:
         "results/{device}/predictors/card.json",
         "results/{device}/predictors/quality.parquet",
         "results/{device}/predictors/samplers.csv",
+        "results/{device}/predictors/compared.parquet",
     output:
         update("results/chapters/{device}/prediction.json"),
         update("results/chapters/{device}/prediction.page.json"),
@@ -214,7 +241,6 @@ rule unseen:
     output:
         update("results/chapters/{device}/unseen.json"),
         update("results/{device}/unseen/models.csv"),
-        update("results/{device}/unseen/kernels.csv"),
     log:
         "work/logs/unseen-{device}.log",
     benchmark:

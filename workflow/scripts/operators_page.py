@@ -15,15 +15,12 @@ _HEAD = """\
 # Operators
 
 What `edgeplan predict`, `plan` and `run` know, written by `make operators-page` from
-`workflow/edgeplan/graph/operators/`. A kind is the field's name for an operator; where a device has
-no predictor of a kind, the answer has a wider interval and a warning: "bytes" follows from the
-bytes that the operator moves, at the pace of the device's other kinds of that family (and the level
-of the nearest that was measured), others are as the nearest kind that has a predictor. Fixed inputs
-have to be constants: `edgeplan prepare` computes them where they follow from shapes.
+`workflow/edgeplan/graph/operators/`. A kind is the field's name for an operator; fixed inputs have
+to be constants: `edgeplan prepare` computes them where they follow from shapes.
 [My model is refused](models.md) says what else helps.
 
-| ONNX operator | kind | fixed inputs | predicted like |
-| --- | --- | --- | --- |
+| ONNX operator | kind | fixed inputs |
+| --- | --- | --- |
 """
 _CHAINS = "Sum, Max and Min of many are chains of two."
 _REWRITTEN = """\
@@ -47,8 +44,7 @@ def page() -> str:
     lines = []
     for name, spec in sorted(SPECS.items()):
         fixed = ", ".join(filter(None, spec.constants)) or "-"
-        near = "bytes" if spec.bandwidth_bound else "; ".join(", ".join(kinds[:2]) for kinds in spec.near.values()) or "-"
-        lines.append(f"| {name} | {', '.join(spec.all_kinds)} | {fixed} | {near} |\n")
+        lines.append(f"| {name} | {', '.join(spec.all_kinds)} | {fixed} |\n")
     passed = " and ".join(sorted(TRANSPARENT))
     written = ", ".join(name if not domain else f"{name} (`{domain}`)" for domain, name in sorted(WRITTEN))
     listed = fill(f"{written}. Of others of `com.microsoft` the error says: {BEFORE_FUSION}.", 100, break_on_hyphens=False)

@@ -6,8 +6,7 @@ biases, batch normalisation, activations, pooling, additions and data movement c
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.operators.registry import SPECS
@@ -53,61 +52,3 @@ def graph_memory_access_bytes(graph: Graph) -> int:
 
 def _size_bytes(graph: Graph, names: Iterable[str]) -> int:
     return sum(graph.tensors[name].size_bytes for name in names)
-
-
-def footprint_bytes(graph: Graph) -> int:
-    """Return the bytes that one run moves: all weights, and all that operators other than element-wise ones write.
-
-    Rounded to a quarter of an octave, so that models of about one size share it.
-    """
-    return _kept(graph, "footprint_bytes", _footprint)
-
-
-def arena_bytes(graph: Graph) -> int:
-    """Return the most bytes of activations alive at one time, those of element-wise operators in place of their input.
-
-    Rounded as `footprint_bytes` is.
-    """
-    return _kept(graph, "arena_bytes", _arena)
-
-
-def _kept(graph: Graph, name: str, computed: Callable[[Graph], int]) -> int:
-    """Compute a figure that each kernel of a graph asks for once, and keep it with the graph, as its cached properties are."""
-    if name not in vars(graph):
-        vars(graph)[name] = _quarter_octaves(computed(graph))
-    found: int = vars(graph)[name]
-    return found
-
-
-def _quarter_octaves(size: int) -> int:
-    return round(2 ** (round(4 * math.log2(max(1, size))) / 4))
-
-
-def _footprint(graph: Graph) -> int:
-    weights = sum(graph.tensors[w].size_bytes for op in graph.operators for w in op.weights)
-    written = sum(graph.tensors[o].size_bytes for op in graph.operators if SPECS[op.op_type].moves for o in op.outputs)
-    return weights + written
-
-
-def _arena(graph: Graph) -> int:
-    root = {name: name for name in graph.inputs}
-    last = dict.fromkeys(graph.inputs, -1)
-    for index, op in enumerate(graph.operators):
-        for name in op.inputs:
-            last[root[name]] = index
-        for output in op.outputs:
-            root[output] = output if SPECS[op.op_type].moves or not op.inputs else root[op.inputs[0]]
-            last[root[output]] = index
-    born: dict[str, None] = dict.fromkeys(graph.inputs)
-    live = sum(graph.tensors[name].size_bytes for name in born)
-    ending: dict[int, list[str]] = {}
-    for name, index in last.items():
-        ending.setdefault(index, []).append(name)
-    peak = live
-    for index, op in enumerate(graph.operators):
-        for output in op.outputs:
-            if root[output] == output:
-                live += graph.tensors[output].size_bytes
-        peak = max(peak, live)
-        live -= sum(graph.tensors[name].size_bytes for name in ending.get(index, ()))
-    return peak

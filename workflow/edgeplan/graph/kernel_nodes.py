@@ -290,7 +290,7 @@ def _read(config: NodeConfig) -> Graph:
 
 @dataclass
 class _Made:
-    """What a graph of copies is made of so far."""
+    """Holds what a graph of copies is made of so far."""
 
     operators: list[Operator] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)

@@ -13,14 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from edgeplan.graph.cost import arena_bytes, footprint_bytes
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Graph, Operator, Shape
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.operators.activations import ACTIVATIONS
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, RANKS
-
-#: Fields of a configuration that tell of the model around the kernel.
-CONTEXT = ("model_bytes", "arena_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +41,6 @@ class KernelConfig:
         activation: fused activation, or "".
         residual: whether an addition of another activation is fused.
         permutation: axes of a transpose, e.g. "02134".
-        model_bytes: what the model around it moves between two runs of the kernel (see `cost.footprint_bytes`). It decides
-            which caches still hold the kernel's weights: the same kernel is faster in a small model.
-        arena_bytes: what the model's activations take (see `cost.arena_bytes`): whether the kernel writes into a cache.
     """
 
     kind: str
@@ -79,8 +72,6 @@ class KernelConfig:
     activation: str = ""
     residual: bool = False
     permutation: str = ""
-    model_bytes: int = 0
-    arena_bytes: int = 0
 
     def to_json(self) -> str:
         """Canonical, compact JSON: fields that differ from their defaults, in order of declaration."""
@@ -91,11 +82,6 @@ class KernelConfig:
     def from_json(text: str) -> KernelConfig:
         """Read a configuration that `to_json` wrote."""
         return KernelConfig(**json.loads(text))
-
-
-def without_context(text: str) -> str:
-    """Return the JSON of a configuration without the model around it: equal for kernels that compute the same."""
-    return json.dumps({k: v for k, v in json.loads(text).items() if k not in CONTEXT}, separators=(",", ":"))
 
 
 _DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(KernelConfig)}
@@ -184,8 +170,6 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
         activation=next((k for k in reversed(after) if k in ACTIVATIONS), ""),
         residual="add" in after,
         permutation="".join(map(str, op.integers("perm", ()))) if what == "transpose" else "",
-        model_bytes=footprint_bytes(graph),
-        arena_bytes=arena_bytes(graph),
         **values,
     )
 

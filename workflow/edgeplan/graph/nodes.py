@@ -87,7 +87,7 @@ class NodeConfig(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @staticmethod
     def from_json(text: str) -> NodeConfig:
-        """Read a configuration.
+        """Read a configuration from its JSON.
 
         Raises:
             FormatError: the text is none.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from edgeplan.engines.copies import apart
-from edgeplan.graph.kernel_nodes import AROUND, copies_graph, described
+from edgeplan.graph.kernel_nodes import AROUND, REORDER, copies_graph, described
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.records import Measurement
 
@@ -37,8 +38,11 @@ def labels_us(config: NodeConfig, measurement: Measurement, call_us: float, copi
         return {config: within / copies}
     counted = np.where(measurement.node_latency_us > 0, measurement.node_latency_us, _UNREAD_US)
     graph = copies_graph(config, copies, apart=apart(config), around=True)
+    told = measurement.nodes
+    if config.op != REORDER and not config.attribute("implementation", ""):  # told before it ran, which says no kernels
+        told = tuple(replace(node, implementation="") for node in told)
     found: defaultdict[NodeConfig, list[float]] = defaultdict(list)
-    for _, executed, members, nodes in described(graph, measurement.nodes):
+    for _, executed, members, nodes in described(graph, told):
         if not any(name.startswith(AROUND) for name in members):
             found[executed].append(float(counted[list(nodes)].sum()))
     share = within / counted.sum()

@@ -32,7 +32,7 @@ class Local:
     """
 
     def __init__(self, device: DeviceFile, clock: Callable[[], float] = time.time) -> None:
-        self._device, self._clock = device, clock
+        self._device, self._clock, self._before = device, clock, os.sched_getaffinity(0)
         self._references: References | None = None
         self._engine: Engine | None = None
 
@@ -99,7 +99,8 @@ class Local:
         return tuple(node.members for node in self._loaded().told(graph))
 
     def close(self) -> None:
-        """Hold on to nothing: the engine ends with the process."""
+        """Go back to the processors that this process had; the engine ends with it."""
+        os.sched_setaffinity(0, self._before)
 
     def _loads(self) -> References:
         self._references = self._references or References(self._loaded().reference_loads())

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import Engine
 from edgeplan.errors import EdgeplanError, ModelError
-from edgeplan.graph.onnx.names import named_file
 from edgeplan.measurement.blocks import load_plain, measure_batch
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.nominal import nominal_times
@@ -63,8 +62,6 @@ def measure_subject(device: DeviceFile, subject: Subject | FileSubject, rows: Pa
         try:
             device.pin()
             engine = device.load_engine()
-            if isinstance(subject, Subject) and subject.file:
-                subject = replace(subject, file=named_file(subject.file, Path(folder)))
             settings = _settings(seconds, _time_of_one_run(engine, subject, Path(folder)))
             references = References(engine.reference_loads())
             nominal = nominal_times(device.name, rows, references, settings.reference_runs)

@@ -150,7 +150,6 @@ def _engine(card: Path) -> str:
 def _source(device: str, folder: Path, rules: Path, environment: Path, *, shipped: bool) -> Source:
     machine = read_json(environment, _Machine, "the environment of the rows") if environment.is_file() else _Machine()
     predictor = load(folder)
-    own = own_folder(device, predictor.engine, predictor.engine_version)
     try:
         here = machine.fingerprint == fingerprint()
     except StoreError:  # a machine without an id, and nowhere to keep one

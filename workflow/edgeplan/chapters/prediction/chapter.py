@@ -39,7 +39,6 @@ FUSION = Stage(
     params=("seed", "measurement", "fusion"),
     inputs={"device": _DEVICE, "models": _MODELS},
     outputs={
-        "nodes": _NODES,
         "rules": _RULES,
         "test_cases": f"{_RESULTS}/fusion/test_cases.csv",
         "skipped": f"{_RESULTS}/fusion/skipped_pairs.csv",

@@ -13,7 +13,9 @@ from edgeplan.chapters.prediction.model_prediction import KernelLatency, Predict
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.registry import engine_class
 from edgeplan.errors import FormatError, PredictionError
+from edgeplan.graph.model_file import read_model
 from edgeplan.graph.nodes import ExecutedModel
+from edgeplan.graph.onnx.contents import contents_of
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
@@ -65,7 +67,6 @@ class Measured:
         seconds: how long it took.
         prediction: prediction for the device, None where there is none.
         without_prediction: why, and `next_step` what to do.
-        other_machine: the processor that the predictions are for, "" if it is this machine or not known.
         kernels: predicted beside measured; empty without a prediction.
         without_kernels: why.
     """
@@ -83,7 +84,6 @@ class Measured:
     prediction: Prediction | None
     without_prediction: str
     next_step: str
-    other_machine: str
     kernels: tuple[KernelComparison, ...]
     without_kernels: str
 
@@ -135,7 +135,6 @@ def measure_model(
         prediction,
         reason,
         following,
-        "" if prediction is None or prediction.predicted_for.this_machine else prediction.predicted_for.cpu,
         kernels,
         without,
     )
@@ -144,7 +143,8 @@ def measure_model(
 def _subject(device: DeviceFile, model: Path, wanted: Preparation, folder: Path) -> Subject | FileSubject:
     """Return the file itself where the engine reads it as it is, else what is prepared of it, as the engine's users have to."""
     if engine_class(device.engine).reads_files:
-        return FileSubject(model.name, lambda _: model, wanted)  # no row is kept of it
+        contents_of(read_model(model), str(model), of_engine=True)  # says what is no model
+        return FileSubject(model.name, lambda _: model, wanted)
     file = prepare_file(model, wanted, folder / model.name)
     return Subject(simplify(load_onnx(file)), file=file)
 

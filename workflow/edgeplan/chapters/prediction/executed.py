@@ -16,6 +16,8 @@ PRIOR, CALIBRATING, EXPORTED, EVALUATED, OPERATORS = "prior", "calibrating", "ex
 FROZEN, SWEEP, CONV_CHECK, RANDOM = "frozen", "sweep", "conv_check", "random"
 #: Parts that predictors learn from.
 LEARNT = (PRIOR, CALIBRATING, EXPORTED)
+#: Samplers of measured nodes: what is learnt from, and nodes that only report; others are named as their part.
+ADAPTIVE, HELD_OUT = "adaptive", "frozen"
 COLUMNS = ("model_id", "family", "part", "name", "config", "times", "weight_bytes", "told_by")
 
 

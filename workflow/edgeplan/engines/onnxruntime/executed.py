@@ -57,7 +57,7 @@ _BIASED = re.compile("QLinear.*|QGemm|.*Integer.*|DequantizeLinear")
 
 
 class _Ran(NamedTuple):
-    """A node ran once.
+    """Holds one run of a node.
 
     Attributes:
         place: of the node among all of the optimised model.

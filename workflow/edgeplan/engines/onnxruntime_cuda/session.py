@@ -2,7 +2,7 @@
 
 Inputs and outputs lie in the GPU's memory, so a run is the GPU's work and the call. ONNX Runtime's own counters of nodes are
 no times of the GPU: its wheels are built without CUPTI, and they count how long the host takes to launch a node. So kernels
-are measured alone (`isolated`), and chains of them tell the cost of the call. Times add up where a model is recorded as a CUDA
+are measured in copies, and copies of a small one tell the cost of the call. Times add up where a model is recorded as a CUDA
 graph (option `enable_cuda_graph`): else launches hide behind kernels, or kernels behind launches, as it happens.
 """
 

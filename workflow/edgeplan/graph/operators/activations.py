@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import OperatorSpec, Problem
-from edgeplan.graph.operators.singles import same_shape
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import PostOp, Setting
 
@@ -99,39 +98,24 @@ def _check_pow(_graph: Graph, op: Operator) -> Problem:
     return None if one else ("by a tensor of exponents", "export it with one number as the exponent")
 
 
-_LINE, _CURVE = ("relu", "relu6", "leakyrelu", "clip"), ("sigmoid", "tanh", "hswish", "hsigmoid")
-_CHEAP = (*_LINE, "bn", "hsigmoid", "hswish")
-_COSTLY = (*_CURVE, *_LINE)
-
-
-def _unary(name: str, kind: str, near: tuple[str, ...]) -> OperatorSpec:
-    return OperatorSpec((name,), kind, _lower, near=MappingProxyType({kind: near}), bandwidth_bound=True, single=same_shape())
+def _unary(name: str, kind: str) -> OperatorSpec:
+    return OperatorSpec((name,), kind, _lower, bandwidth_bound=True)
 
 
 SPECS = (
-    _unary("Relu", "relu", _CHEAP),
-    _unary("LeakyRelu", "leakyrelu", _CHEAP),
+    _unary("Relu", "relu"),
+    _unary("LeakyRelu", "leakyrelu"),
+    OperatorSpec(("Clip",), _clip_kind, _lower, ("relu6", "clip"), constants=("", "min", "max"), bandwidth_bound=True),
+    _unary("HardSwish", "hswish"),
+    _unary("HardSigmoid", "hsigmoid"),
+    *(_unary(name, name.lower()) for name in ("Sigmoid", "Tanh", "Elu", "Softplus", "Mish", "Gelu", "Exp", "Log")),
+    *(_unary(name, name.lower()) for name in ("Sqrt", "Abs", "Neg", "Reciprocal")),
     OperatorSpec(
-        ("Clip",), _clip_kind, _lower, ("relu6", "clip"),
-        near=MappingProxyType({"relu6": _CHEAP, "clip": _CHEAP}), constants=("", "min", "max"),
-        bandwidth_bound=True, single=same_shape({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}),
+        ("Pow",), "pow", _lower, constants=("", "exponent"), check=_check_pow,
+        computed=frozenset({"exponent"}), ordered=True, bandwidth_bound=True,
     ),
-    _unary("HardSwish", "hswish", ("sigmoid", "hsigmoid", *_LINE)),
-    _unary("HardSigmoid", "hsigmoid", ("sigmoid", "hswish", *_LINE)),
-    _unary("Sigmoid", "sigmoid", _COSTLY),
-    _unary("Tanh", "tanh", _COSTLY),
-    *(_unary(name, name.lower(), _COSTLY) for name in ("Elu", "Softplus", "Mish", "Gelu", "Exp", "Log")),
-    *(_unary(name, name.lower(), _CHEAP) for name in ("Sqrt", "Abs", "Neg", "Reciprocal")),
-    OperatorSpec(
-        ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow,
-        computed=frozenset({"exponent"}), ordered=True,
-        bandwidth_bound=True, single=same_shape(*({"exponent": power} for power in (0.5, 2.0, 3.0))),
-    ),
-    OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY}), bandwidth_bound=True, single=same_shape()),
-    OperatorSpec(
-        ("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY}), bandwidth_bound=True,
-        single=same_shape(),
-    ),
+    OperatorSpec(("Selu",), "selu", _selu, bandwidth_bound=True),
+    OperatorSpec(("Softsign",), "softsign", _softsign, bandwidth_bound=True),
 )  # fmt: skip
 
 #: Kinds that compute a value from each element alone.

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.activations import FLOAT_MAX
 from edgeplan.graph.operators.base import AGAIN, PAIR, OperatorSpec, Problem, broadcasts
-from edgeplan.graph.operators.singles import pair, slope
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import Setting
-
-_LINE = ("relu", "relu6", "leakyrelu", "clip")
-
 
 _NO_SHARE = 1e-30
 
@@ -78,24 +72,20 @@ def _check_prelu(graph: Graph, op: Operator) -> Problem:
     return None if broadcasts(slope, x) else (f"with a slope {slope} for an input {x}", AGAIN)
 
 
-def _pair(name: str, near: tuple[str, ...], *, ordered: bool = False) -> OperatorSpec:
+def _pair(name: str, *, ordered: bool = False) -> OperatorSpec:
     kind = name.lower()
     lower = _ordered if ordered else _commutative
-    return OperatorSpec(
-        (name,), kind, lower, (), PAIR, MappingProxyType({kind: near}), ordered=ordered, bandwidth_bound=True, single=pair
-    )
+    return OperatorSpec((name,), kind, lower, (), PAIR, ordered=ordered, bandwidth_bound=True)
 
 
 SPECS = (
-    _pair("Add", ("mul", *_LINE)),
-    _pair("Mul", ("add", *_LINE)),
-    _pair("Min", ("add", "mul", *_LINE)),
-    _pair("Max", ("add", "mul", *_LINE)),
-    _pair("Sub", ("add", "mul", *_LINE), ordered=True),
-    _pair("Div", ("mul", "add", *_LINE), ordered=True),
+    _pair("Add"),
+    _pair("Mul"),
+    _pair("Min"),
+    _pair("Max"),
+    _pair("Sub", ordered=True),
+    _pair("Div", ordered=True),
     OperatorSpec(
-        ("PRelu",), "prelu", _prelu, (), PAIR, MappingProxyType({"prelu": ("mul", "add", *_LINE)}),
-        ordered=True, check=_check_prelu, lacks=_lacks_prelu,
-        bandwidth_bound=True, single=slope,
+        ("PRelu",), "prelu", _prelu, (), PAIR, ordered=True, check=_check_prelu, lacks=_lacks_prelu, bandwidth_bound=True,
     ),
 )  # fmt: skip

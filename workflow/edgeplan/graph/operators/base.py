@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.singles import Draw
 from edgeplan.graph.parts import Part
 from edgeplan.support.lazy import lazily
 
@@ -49,10 +47,7 @@ class OperatorSpec:
         kind: the field's name of it, or what tells it from the operator's form.
         kinds: all kinds that it may be; without, `kind` alone.
         rank: as an anchor of fused kernels.
-        near: kinds of about the same cost, the nearest first: predictors of these serve where a device has none for this one.
-        bandwidth_bound: whether the bytes that it moves decide what it takes: its kinds are of the family that one fit of a
-            device serves (`edgeplan.predictors.bandwidth`).
-        single: draws one, to be sampled in a model of its own; without, carriers alone show it.
+        bandwidth_bound: whether the bytes that it moves decide what it takes: no axis of theirs is summed over.
         lower: its steps.
         constants: roles of its inputs that are constants and kept as attributes, by place; "" is an operand.
         inputs_since: opset from which on they are inputs; attributes before.
@@ -73,9 +68,7 @@ class OperatorSpec:
     lower: Lowerer
     kinds: tuple[str, ...] = ()
     rank: int = CHEAP
-    near: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     bandwidth_bound: bool = field(default=False, kw_only=True)
-    single: Draw | None = field(default=None, kw_only=True)
     constants: tuple[str, ...] = ()
     integers: frozenset[str] = frozenset()
     inputs_since: int = 1

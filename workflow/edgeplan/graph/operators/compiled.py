@@ -235,11 +235,7 @@ def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part,
     return (found,)
 
 
-_LINE = ("add", "mul", "relu", "clip")
-_MOVES = ("concat", "split", "transpose")
-
-
-def _of(name: str, *, rank: int = PAIR, near: tuple[str, ...] = _LINE, constants: tuple[str, ...] = ()) -> OperatorSpec:
+def _of(name: str, *, rank: int = PAIR, constants: tuple[str, ...] = ()) -> OperatorSpec:
     kind = name.lower()
     return OperatorSpec(
         (name,),
@@ -247,7 +243,6 @@ def _of(name: str, *, rank: int = PAIR, near: tuple[str, ...] = _LINE, constants
         _lower,
         (),
         rank,
-        MappingProxyType({kind: near}),
         constants,
         frozenset(constants) - {""},
         ordered=True,
@@ -262,8 +257,8 @@ _OF_TWO = (
 )
 SPECS = (
     *(_of(name) for name in (*_OF_ONE, *_OF_TWO, "Where")),
-    *(_of(name, rank=COPY, near=_MOVES) for name in ("ArgMax", "ArgMin")),
-    _of("CumSum", rank=COPY, near=_MOVES, constants=("", "axis")),
+    *(_of(name, rank=COPY) for name in ("ArgMax", "ArgMin")),
+    _of("CumSum", rank=COPY, constants=("", "axis")),
 )
 #: Types that compiled kernels alone compute.
 _ALONE = frozenset(name for spec in SPECS for name in spec.types)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem
-from edgeplan.graph.operators.singles import enlarged
 from edgeplan.graph.operators.windows import check_window, inexact_window, of_volumes, window_form, window_settings
 from edgeplan.graph.parts import Part, part
 from edgeplan.graph.steps import Setting
@@ -93,13 +91,10 @@ def _one_input(_graph: Graph, op: Operator) -> str:
 SPECS = (
     OperatorSpec(
         ("Conv",), _kind, _lower, ("conv", "dwconv", "conv3d", "dwconv3d"), HEAVY,
-        MappingProxyType({"conv3d": ("conv",), "dwconv3d": ("dwconv", "conv")}),
         moves=True, form=window_form(_ROLES), check=_check, macs=_macs, lacks=_one_input, inexact=inexact_window,
     ),
     OperatorSpec(
         ("ConvTranspose",), of_volumes("deconv"), _lower_transposed, ("deconv", "deconv3d"), HEAVY,
-        MappingProxyType({"deconv": ("conv",), "deconv3d": ("deconv", "conv")}),
         moves=True, form=window_form(_ROLES), check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
-        single=enlarged,
     ),
 )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,17 +13,6 @@ from edgeplan.graph import blocks
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, ANY, COPY, Lowerer, OperatorSpec, Problem, axis_of
-from edgeplan.graph.operators.singles import (
-    expanded,
-    gathered,
-    joined,
-    padded,
-    parted,
-    sliced,
-    tiled,
-    to_depth,
-    to_space,
-)
 from edgeplan.graph.parts import Chain, Part, bits, moved, part
 
 if TYPE_CHECKING:
@@ -204,7 +192,6 @@ def _check_blocks(graph: Graph, op: Operator) -> Problem:
 
 
 _INDICES = frozenset({"indices"})
-_COPIES = ("concat", "split", "transpose")
 
 
 def _copy(
@@ -215,20 +202,19 @@ def _copy(
     **more: Any,
 ) -> OperatorSpec:
     kind = name.lower()
-    near = MappingProxyType({kind: tuple(other for other in _COPIES if other != kind)})
     integers = frozenset(constants) - {"", "constant_value"}
-    given = (kind, lower, (), COPY, near, constants, integers)
+    given = (kind, lower, (), COPY, constants, integers)
     return OperatorSpec((name,), *given, bandwidth_bound=True, moves=True, check=check, **more)
 
 
 SPECS = (
-    _copy("Concat", _concat, ordered=True, single=joined, elements=ANY),
-    _copy("Split", _split, ("", "split"), form=_split_form, single=parted, elements=ANY),
-    _copy("Slice", _slice, ("", "starts", "ends", "axes", "steps"), _check_slice, single=sliced),
-    _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, single=padded, elements=ANY),
-    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, single=gathered, computed=_INDICES, elements=ANY),
-    _copy("Expand", _repeat, ("", "shape"), _check_repeat, single=expanded),
-    _copy("Tile", _repeat, ("", "repeats"), _check_repeat, single=tiled, elements=ANY),
-    _copy("DepthToSpace", _depth_to_space, check=_check_blocks, single=to_space),
-    _copy("SpaceToDepth", _space_to_depth, check=_check_blocks, single=to_depth),
+    _copy("Concat", _concat, ordered=True, elements=ANY),
+    _copy("Split", _split, ("", "split"), form=_split_form, elements=ANY),
+    _copy("Slice", _slice, ("", "starts", "ends", "axes", "steps"), _check_slice),
+    _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, elements=ANY),
+    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, computed=_INDICES, elements=ANY),
+    _copy("Expand", _repeat, ("", "shape"), _check_repeat),
+    _copy("Tile", _repeat, ("", "repeats"), _check_repeat, elements=ANY),
+    _copy("DepthToSpace", _depth_to_space, check=_check_blocks),
+    _copy("SpaceToDepth", _space_to_depth, check=_check_blocks),
 )

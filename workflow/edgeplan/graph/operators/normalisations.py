@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from edgeplan.graph.ir import Graph, Operator, Shape
@@ -21,7 +20,6 @@ from edgeplan.graph.operators.base import (
     refuse,
     require_weights,
 )
-from edgeplan.graph.operators.singles import by_channel, grouped, same_shape, tokens
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import Setting
 
@@ -165,34 +163,28 @@ def _check_groups(graph: Graph, op: Operator) -> Problem:
     return _check_channels(graph, op)
 
 
-_BN = ("relu", "relu6", "leakyrelu", "clip", "bn", "hsigmoid", "hswish")
 SPECS = (
     OperatorSpec(
-        ("BatchNormalization",), "bn", _scale, (), PAIR, MappingProxyType({"bn": _BN}),
+        ("BatchNormalization",), "bn", _scale, (), PAIR,
         form=_norm_form, check=_check_channels, lacks=_lacks_norm, bandwidth_bound=True,
-        single=by_channel("scale", "bias", "mean", "variance"),
     ),
     OperatorSpec(
         ("LRN",), "lrn", _lrn, (), WINDOW, moves=True, check=_check_lrn, lacks=_lacks_lrn, inexact=_inexact_lrn
     ),
-    OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW, single=same_shape({"axis": -1})),
+    OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW),
+    OperatorSpec(("LogSoftmax",), "logsoftmax", _softmax, (), WINDOW),
     OperatorSpec(
-        ("LogSoftmax",), "logsoftmax", _softmax, (), WINDOW, MappingProxyType({"logsoftmax": ("softmax",)}),
-        single=same_shape({"axis": -1}),
-    ),
-    OperatorSpec(
-        ("LayerNormalization",), "layernorm", _layer, (), WINDOW, MappingProxyType({"layernorm": ("softmax", "bn")}),
-        form=_layer_form, check=_check_layer, single=tokens,
+        ("LayerNormalization",), "layernorm", _layer, (), WINDOW, form=_layer_form, check=_check_layer,
     ),
     OperatorSpec(
         ("RMSNormalization",), "rmsnorm", _by_root_mean_square, (), WINDOW,
-        MappingProxyType({"rmsnorm": ("layernorm", "softmax", "bn")}), form=require_weights(("scale",)), check=_check_layer,
+        form=require_weights(("scale",)), check=_check_layer,
     ),
     *(
         OperatorSpec(
-            (name,), "groupnorm", _groups, (), WINDOW, MappingProxyType({"groupnorm": ("softmax", "bn")}),
-            form=require_weights(("scale", "B")), check=_check_groups, single=single,
+            (name,), "groupnorm", _groups, (), WINDOW,
+            form=require_weights(("scale", "B")), check=_check_groups,
         )
-        for name, single in (("InstanceNormalization", by_channel("scale", "bias")), ("GroupNormalization", grouped))
+        for name in ("InstanceNormalization", "GroupNormalization")
     ),
 )  # fmt: skip

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, WINDOW, OperatorSpec, Problem
-from edgeplan.graph.operators.singles import image
 from edgeplan.graph.operators.windows import (
     check_spatial,
     check_window,
@@ -97,52 +95,29 @@ def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
     return pool._replace(outputs=[pooled]), Part(f"{op.name}:squeeze", "reshape", [], [pooled], list(op.outputs), {}, {})
 
 
-def _pool(name: str, kind: str, near: str) -> OperatorSpec:
+def _pool(name: str, kind: str) -> OperatorSpec:
     return OperatorSpec(
         (name,), of_volumes(kind), _lower, (kind, f"{kind}3d"), WINDOW,
-        MappingProxyType({kind: (near,), f"{kind}3d": (kind, near)}),
         moves=True, form=window_form(), check=check_window, lacks=_lacks, inexact=inexact_window,
     )  # fmt: skip
 
 
-_LP = MappingProxyType({"lppool": ("avgpool", "maxpool"), "lppool3d": ("avgpool3d", "avgpool", "maxpool")})
 SPECS = (
-    _pool("MaxPool", "maxpool", "avgpool"),
-    _pool("AveragePool", "avgpool", "maxpool"),
-    OperatorSpec(
-        ("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True, single=image
-    ),
-    OperatorSpec(
-        ("GlobalMaxPool",),
-        "gmp",
-        whole_image,
-        (),
-        WINDOW,
-        MappingProxyType({"gmp": ("gap", "maxpool")}),
-        check=check_spatial,
-        bandwidth_bound=True,
-        single=image,
-    ),
+    _pool("MaxPool", "maxpool"),
+    _pool("AveragePool", "avgpool"),
+    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True),
+    OperatorSpec(("GlobalMaxPool",), "gmp", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True),
     OperatorSpec(
         ("LpPool",),
         of_volumes("lppool"),
         _lp,
         ("lppool", "lppool3d"),
         WINDOW,
-        _LP,
         moves=True,
         form=window_form(),
         check=_check_lp,
         lacks=_lacks,
         inexact=inexact_window,
     ),
-    OperatorSpec(
-        ("GlobalLpPool",),
-        "glp",
-        _lp,
-        (),
-        WINDOW,
-        MappingProxyType({"glp": ("gap", "avgpool")}),
-        check=_check_lp,
-    ),
+    OperatorSpec(("GlobalLpPool",), "glp", _lp, (), WINDOW, check=_check_lp),
 )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, HEAVY, OperatorSpec, Problem, broadcasts
-from edgeplan.graph.operators.singles import attention
 from edgeplan.graph.parts import Chain, Part
 from edgeplan.graph.steps import Setting
 
@@ -120,22 +118,17 @@ def _plus(chain: Chain, op: Operator, shapes: Mapping[str, Shape], found: str, t
     return chain.step("binary", [found, third], shapes[found], settings)
 
 
-_NEAR = MappingProxyType({"matmul": ("fc",)})
 SPECS = (
-    OperatorSpec(
-        ("Gemm",), _kind, _lower, ("fc", "matmul"), HEAVY, _NEAR, ordered=True, moves=True, check=_check_gemm, macs=_macs
-    ),
+    OperatorSpec(("Gemm",), _kind, _lower, ("fc", "matmul"), HEAVY, ordered=True, moves=True, check=_check_gemm, macs=_macs),
     OperatorSpec(
         ("MatMul",),
         _kind,
         _lower,
         ("fc", "matmul"),
         HEAVY,
-        _NEAR,
         ordered=True,
         moves=True,
         check=_check_matmul,
         macs=_macs,
-        single=attention,
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,9 +105,8 @@ def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part,
 
 def _spec(name: str) -> OperatorSpec:
     kind = name.lower()
-    near = MappingProxyType({kind: ("cast", "add", "mul")})
     return OperatorSpec(
-        (name,), kind, _lower, (), PAIR, near, ordered=True, moves=True, form=_form, check=_check, elements=_STORED | {FLOAT32}
+        (name,), kind, _lower, (), PAIR, ordered=True, moves=True, form=_form, check=_check, elements=_STORED | {FLOAT32}
     )
 
 

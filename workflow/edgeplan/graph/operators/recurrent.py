@@ -210,15 +210,11 @@ def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     )
 
 
-def _recurrent(op_type: str, near: Mapping[str, tuple[str, ...]]) -> OperatorSpec:
+def _recurrent(op_type: str) -> OperatorSpec:
     return OperatorSpec(
-        (op_type,), op_type.lower(), _lower, (), HEAVY, near, ("", "", "", "", "sequence_lens"), frozenset({"sequence_lens"}),
+        (op_type,), op_type.lower(), _lower, (), HEAVY, ("", "", "", "", "sequence_lens"), frozenset({"sequence_lens"}),
         moves=True, form=_form, check=_check, macs=_macs, lacks=_lacks,
     )  # fmt: skip
 
 
-SPECS = (
-    _recurrent("LSTM", MappingProxyType({})),
-    _recurrent("GRU", MappingProxyType({"gru": ("lstm",)})),
-    _recurrent("RNN", MappingProxyType({"rnn": ("lstm",)})),
-)
+SPECS = (_recurrent("LSTM"), _recurrent("GRU"), _recurrent("RNN"))

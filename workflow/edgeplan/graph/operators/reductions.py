@@ -11,7 +11,6 @@ from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, ANY, NUMBERS, WINDOW, OperatorSpec, Problem
 from edgeplan.graph.operators.pooling import whole_image
-from edgeplan.graph.operators.singles import reduced
 from edgeplan.graph.parts import Chain, Part
 from edgeplan.graph.steps import Setting
 
@@ -139,27 +138,25 @@ def _log_sum_exp(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
 _CONSTANTS, _INTEGERS = ("", "axes"), frozenset({"axes"})
 SPECS = (
     OperatorSpec(
-        ("ReduceMean",), _mean_kind, _sums, ("gap", "mean"), WINDOW, MappingProxyType({"mean": ("gap", "avgpool")}),
-        _CONSTANTS, _INTEGERS, 18, check=_check, bandwidth_bound=True, single=reduced,
+        ("ReduceMean",), _mean_kind, _sums, ("gap", "mean"), WINDOW,
+        _CONSTANTS, _INTEGERS, 18, check=_check, bandwidth_bound=True,
     ),
     OperatorSpec(
-        ("ReduceSum",), "reducesum", _sums, (), WINDOW, MappingProxyType({"reducesum": ("mean", "gap", "avgpool")}),
-        _CONSTANTS, _INTEGERS, check=_check, bandwidth_bound=True, single=reduced, elements=NUMBERS,
+        ("ReduceSum",), "reducesum", _sums, (), WINDOW,
+        _CONSTANTS, _INTEGERS, check=_check, bandwidth_bound=True, elements=NUMBERS,
     ),
     OperatorSpec(
-        ("ReduceProd",), "reduceprod", _product, (), WINDOW, MappingProxyType({"reduceprod": ("reducesum", "mean", "gap")}),
+        ("ReduceProd",), "reduceprod", _product, (), WINDOW,
         _CONSTANTS, _INTEGERS, 18, check=_check, elements=NUMBERS,
     ),
     OperatorSpec(
         tuple(_AROUND), "reducesum", _sums, (), WINDOW, constants=_CONSTANTS, integers=_INTEGERS, inputs_since=18, check=_check,
     ),
     OperatorSpec(
-        ("ReduceLogSumExp",), "logsumexp", _log_sum_exp, (), WINDOW,
-        MappingProxyType({"logsumexp": ("softmax", "mean", "gap")}), _CONSTANTS, _INTEGERS, 18, check=_check,
+        ("ReduceLogSumExp",), "logsumexp", _log_sum_exp, (), WINDOW, _CONSTANTS, _INTEGERS, 18, check=_check,
     ),
     OperatorSpec(
         ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), WINDOW,
-        MappingProxyType({"reducemax": ("mean", "gap", "maxpool")}), _CONSTANTS, _INTEGERS, 18, check=_check,
-        bandwidth_bound=True, single=reduced, elements=ANY,
+        _CONSTANTS, _INTEGERS, 18, check=_check, bandwidth_bound=True, elements=ANY,
     ),
 )  # fmt: skip

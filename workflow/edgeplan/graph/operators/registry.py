@@ -39,7 +39,3 @@ SPECS: Mapping[str, OperatorSpec] = MappingProxyType(
 RANKS: Mapping[str, int] = MappingProxyType({kind: spec.rank for spec in SPECS.values() for kind in spec.all_kinds})
 #: Kinds whose time follows from the bytes that they move.
 BANDWIDTH_BOUND = frozenset(kind for spec in SPECS.values() if spec.bandwidth_bound for kind in spec.all_kinds)
-#: Kinds of about the same cost, by kind.
-NEAR: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {kind: near for spec in SPECS.values() for kind, near in spec.near.items()}
-)

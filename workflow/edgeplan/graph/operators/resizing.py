@@ -202,10 +202,9 @@ def _check(graph: Graph, op: Operator) -> Problem:
     return None if fits else (f"of the axes {axes} of {rank}, or of a region of others", AGAIN)
 
 
-_NEAR = MappingProxyType({"resize_cubic": ("resize_linear", "resize"), "resize_linear": ("resize",)})
 SPECS = (
     OperatorSpec(
-        ("Resize",), _kind, _lower, ("resize", "resize_linear", "resize_cubic"), WINDOW, _NEAR,
+        ("Resize",), _kind, _lower, ("resize", "resize_linear", "resize_cubic"), WINDOW,
         constants=("", "roi", "scales", "sizes"), integers=frozenset({"sizes"}), moves=True,
         form=_form, check=_check,
     ),

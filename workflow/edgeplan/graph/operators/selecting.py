@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, ANY, COPY, ELSEWHERE, NUMBERS, OperatorSpec, Problem, axis_of
@@ -137,32 +135,30 @@ def _by_indices(op: Operator, kernel: str, block: tuple[int, ...], shape: Shape,
     return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, settings)
 
 
-_MOVES = ("concat", "split", "transpose")
-_PICKS = ("gather", *_MOVES)
 SPECS = (
     OperatorSpec(
-        ("TopK",), "topk", _top, (), COPY, MappingProxyType({"topk": _MOVES}), ("", "K"), frozenset({"K"}), 10,
+        ("TopK",), "topk", _top, (), COPY, ("", "K"), frozenset({"K"}), 10,
         moves=True, check=_check_top, elements=NUMBERS,
     ),
     OperatorSpec(
-        ("Trilu",), "trilu", _triangle, (), COPY, MappingProxyType({"trilu": _MOVES}), ("", "k"), frozenset({"k"}),
+        ("Trilu",), "trilu", _triangle, (), COPY, ("", "k"), frozenset({"k"}),
         moves=True, check=_check_triangle, elements=ANY,
     ),
     OperatorSpec(
-        ("GatherElements",), "gatherelements", _elements, (), COPY, MappingProxyType({"gatherelements": _PICKS}),
+        ("GatherElements",), "gatherelements", _elements, (), COPY,
         ordered=True, moves=True, check=_check_elements, elements=ANY,
     ),
     OperatorSpec(
-        ("GatherND",), "gathernd", _slices, (), COPY, MappingProxyType({"gathernd": _PICKS}),
+        ("GatherND",), "gathernd", _slices, (), COPY,
         ordered=True, moves=True, check=_check_slices, elements=ANY,
     ),
     OperatorSpec(
         ("ScatterElements", "Scatter"), "scatterelements", _scattered_elements, (), COPY,
-        MappingProxyType({"scatterelements": _PICKS}), ordered=True, moves=True,
+        ordered=True, moves=True,
         check=_check_scattered_elements, elements=ANY,
     ),
     OperatorSpec(
-        ("ScatterND",), "scatternd", _scattered_slices, (), COPY, MappingProxyType({"scatternd": _PICKS}),
+        ("ScatterND",), "scatternd", _scattered_slices, (), COPY,
         ordered=True, moves=True, check=_check_scattered_slices, elements=ANY,
     ),
 )  # fmt: skip

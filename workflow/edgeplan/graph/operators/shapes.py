@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, ANY, COPY, NONE, OperatorSpec, Problem
-from edgeplan.graph.operators.singles import turned
 from edgeplan.graph.parts import Part, part
 
 _MOST_AXES = 10  # a permutation is written with one digit for each axis
@@ -47,7 +44,6 @@ SPECS = (
     _shape("Squeeze", "axes"),
     _shape("Unsqueeze", "axes"),
     OperatorSpec(
-        ("Transpose",), "transpose", _transpose, (), COPY, MappingProxyType({"transpose": ("concat", "split")}),
-        moves=True, check=_check_transpose, bandwidth_bound=True, single=turned,
+        ("Transpose",), "transpose", _transpose, (), COPY, moves=True, check=_check_transpose, bandwidth_bound=True,
     ),
 )  # fmt: skip

@@ -115,7 +115,7 @@ class Description(NamedTuple):
 
 
 def describe(config: NodeConfig) -> Description:
-    """Describe one node."""
+    """Describe one node by its numbers."""
     kind = _KINDS.get(config.op, "other")
     attributes = dict(config.attributes)
     inputs = [one for one in config.inputs if one]

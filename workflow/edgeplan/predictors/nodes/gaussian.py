@@ -74,8 +74,8 @@ class Process:
     def standardised(features: Floats, ratios: Floats, seed: int, numbers: Floats | None = None) -> Process:
         """Fit a process to rows of features and ratios, at most so many; hyperparameters are those given, else fitted."""
         kept = np.sort(np.random.default_rng(seed).permutation(len(ratios))[:MOST_ROWS])
-        features, ratios = features[kept], ratios[kept]
-        mean, deviation = features.mean(axis=0), features.std(axis=0)
+        features, ratios = features[kept], nine_digits_each(ratios[kept])
+        mean, deviation = nine_digits_each(features.mean(axis=0)), nine_digits_each(features.std(axis=0))
         columns = np.flatnonzero(deviation > _LEAST_SPREAD)
         points = (features[:, columns] - mean[columns]) / deviation[columns]
         points = points.astype(np.float32).astype(np.float64)  # as they are stored

@@ -42,7 +42,7 @@ _USUAL_SPREAD, _MOST_SPREAD = 0.5, 2.0  # of a kind of which little is known, an
 
 @dataclass(frozen=True)
 class Samples:
-    """Holds measured nodes.
+    """Holds measured nodes to learn from.
 
     Attributes:
         table: the nodes; `table.place` has a row for each sample.
@@ -102,7 +102,7 @@ class Tuned:
 def learn(
     samples: Samples, cache_bytes: float, settings: TrainingSettings, prior: Kernels | None = None, tuned: Tuned | None = None
 ) -> Kernels:
-    """Learn from all samples.
+    """Learn what nodes take from all samples.
 
     Args:
         samples: measured nodes.
@@ -124,6 +124,7 @@ def learn(
         kinds[kind], text = _of_kind(samples.take(at), rows[at], near[table.place[at]], ratio, settings, tuned)
         texts += [text] if text else []
     forest = Forest.pack([parse_ensemble(text, "trained trees") for text in texts])
+    forest = replace(forest, value=nine_digits_each(forest.value))
     fallback, unlike = _fallback(rows, samples.us, all_kinds, ratio)
     return Kernels(kinds, forest, fallback, unlike, cache_bytes, prior)
 

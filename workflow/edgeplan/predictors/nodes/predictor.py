@@ -58,7 +58,7 @@ class PredictedNode:
 
 @dataclass(frozen=True)
 class NodePrediction:
-    """Tells of one model.
+    """Tells what one model is predicted to take.
 
     Attributes:
         latency_us: of an inference.
@@ -106,7 +106,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class NodePredictor:
-    """Predicts on one device.
+    """Predicts what models take on one device.
 
     Attributes:
         kernels: what nodes take.
@@ -127,7 +127,7 @@ class NodePredictor:
     speed: float = 1.0
 
     def predict(self, model: ExecutedModel, known: Mapping[str, float] = NOTHING) -> NodePrediction:
-        """Predict one model.
+        """Predict one model and its nodes.
 
         Args:
             model: what is executed.

@@ -108,11 +108,11 @@ class Net(ExportBuilder):
         return made
 
     def transpose(self, x: str, *order: int) -> str:
-        """Return a transposition."""
+        """Return a tensor with its axes in this order."""
         return self.node("Transpose", [x], perm=list(order))
 
     def joined(self, parts: Sequence[str], axis: int) -> str:
-        """Return a concatenation."""
+        """Return tensors joined along an axis."""
         return self.node("Concat", parts, axis=axis)
 
     def cut(self, x: str, axis: int, start: int, end: int, step: int = 1) -> str:

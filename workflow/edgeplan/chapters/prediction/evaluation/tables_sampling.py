@@ -11,8 +11,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.executed import CONV_CHECK, OPERATORS, RANDOM, SWEEP
-from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, HELD_OUT
+from edgeplan.chapters.prediction.executed import ADAPTIVE, CONV_CHECK, HELD_OUT, OPERATORS, RANDOM, SWEEP
 from edgeplan.predictors.nodes.features import SIZES
 from edgeplan.reporting.environment import flat_environment
 from edgeplan.reporting.metrics import accuracy, within

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.prediction import executed as parts
-from edgeplan.chapters.prediction.executed import COLUMNS, LEARNT
+from edgeplan.chapters.prediction.executed import ADAPTIVE, COLUMNS, HELD_OUT, LEARNT
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import load_device
@@ -37,7 +37,6 @@ from edgeplan.support.rounding import nine_digits
 from edgeplan.support.store import stored_rows_only
 
 log = logging.getLogger(__name__)
-ADAPTIVE, HELD_OUT = "adaptive", "frozen"
 #: Share of the budget that goes to operators by themselves, whose sums are a baseline.
 _OPERATORS_SHARE = 0.1
 _BATCH = 192

@@ -11,9 +11,8 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction import paper
-from edgeplan.chapters.prediction.executed import COLUMNS, executed_models
+from edgeplan.chapters.prediction.executed import ADAPTIVE, COLUMNS, HELD_OUT, executed_models
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, HELD_OUT
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig
 from edgeplan.measurement.lock import after_measurements
 from edgeplan.predictors.nodes.features import Floats, describe

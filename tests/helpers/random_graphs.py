@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.read import from_onnx
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -559,3 +564,10 @@ def drawn(seed: int, counts: Counter[str]) -> onnx.ModelProto:
         DRAWN[d.op](d)
         counts[d.op] += len(d.nodes) > before
     return d.model()
+
+
+def graphs(count: int) -> Iterator[Graph]:
+    """Random models of so many seeds as graphs, without those that are refused."""
+    for seed in range(count):
+        with suppress(ModelError):  # other tests say which
+            yield from_onnx(drawn(seed, Counter()))
