@@ -155,6 +155,7 @@ def _source(device: str, folder: Path, rules: Path, environment: Path, *, shippe
     except StoreError:  # a machine without an id, and nowhere to keep one
         here = False
     processor = machine.processor_of(device, predictor.engine)
+    own = own_folder(device, predictor.engine, predictor.engine_version)  # measured on the device that is asked for
     known = read_measured(folder) | read_measured(own)
     return Source(device, predictor, known, read_rules(rules), shipped, processor, here, machine.nominal_us, folder=folder)
 
