@@ -35,7 +35,7 @@ def test_injected_noise_gives_each_grade(spread: float, outliers: float, expecte
 
 
 def _models(first: np.ndarray, again: np.ndarray, gap: np.ndarray) -> pd.DataFrame:
-    return pd.DataFrame({"measured_ms": first, "repeat_ms": again, "repeat_gap_s": gap})
+    return pd.DataFrame({"normalised_ms": first, "repeat_ms": again, "repeat_gap_s": gap})
 
 
 def test_repeats_near_in_time_and_missing_ones_say_nothing() -> None:
