@@ -1,14 +1,15 @@
 """Measure files from elsewhere as their users would: `python workflow/scripts/real_truth.py LIST FOLDER -o RESULTS`.
 
 LIST and FOLDER are those of `real_files.py`. What a run takes is the median of five fresh processes, each the median of its
-runs after the first 20, so that all weights were touched; nothing is divided out. Predictions of all files are written before
-any is measured. A second turn, after all files' first, tells how far such a figure repeats. RESULTS is a CSV with a row for
-each file, device and turn, written after each; what is in it is not measured again. At the end the figures are printed:
+runs of the file itself after the first 20, so that all weights were touched; nothing is divided out. Predictions of all files
+are written before any is measured, and again with five seconds of measured kernels a file (`--measure`). A second turn, after
+all files' first, tells how far such a figure repeats. RESULTS is a CSV with a row for each file and turn, written after each;
+what is in it is not measured again. At the end the figures are printed:
 
     real.within_10pct, real.within_20pct   share of the listed files predicted so near; what is refused counts as a failure
+    real.measured_within_10pct, _20pct     likewise, with measured kernels
     real.repeat_within_10pct               share of the measured files whose two turns agree so
-    real.interval_coverage_90, _width_90   of the predicted intervals
-    real.warm_over_onnxruntime             edgeplan's runtime over ONNX Runtime, files of 1 ms and more: median and worst
+    real.interval_coverage_90, _width_90   of the predicted intervals, of the files that have one
 """
 
 from __future__ import annotations
@@ -30,13 +31,9 @@ from csv_rows import write_rows
 from edgeplan import predict
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.errors import EdgeplanError
-from edgeplan.graph.onnx.prepare import prepare_file
-from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.reporting.metrics import accuracy, coverage
+from edgeplan.reporting.metrics import coverage
 from edgeplan.support.machine import fingerprint
-from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import program_command, run
 from real_files import RealFile, read_list, require
 
@@ -47,9 +44,8 @@ _COUNTED_S = 1.0
 #: Of a process beside its runs: imports, reading, preparation.
 _START_S, _LONGEST_S = 3.0, 900.0
 _MS = 1e3
-#: Below this a run is mostly the cost of its call: such files are told apart where runtimes are compared.
-_TINY_MS = 1.0
-_THEIRS, _OURS = "onnxruntime", "onednn"
+#: Seconds of kernels measured for the second prediction of a file.
+_MEASURE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,8 @@ class Row:
         device, engine, engine_version, machine: the device, and the fingerprint of the machine.
         turn: 0 or 1.
         predicted_ms, low_ms, high_ms: what was predicted before; 0 without.
-        warned: kernels that the prediction warns of.
+        guessed: share of the prediction that is guessed.
+        with_kernels_ms, with_kernels_low_ms, with_kernels_high_ms: the same with measured kernels.
         process_ms: what a run took in each process.
         measured_ms: the median of these; 0 without.
         refused_because: why there is no prediction or no measurement.
@@ -77,7 +74,10 @@ class Row:
     predicted_ms: float = 0.0
     low_ms: float = 0.0
     high_ms: float = 0.0
-    warned: int = 0
+    guessed: float = 0.0
+    with_kernels_ms: float = 0.0
+    with_kernels_low_ms: float = 0.0
+    with_kernels_high_ms: float = 0.0
     process_ms: str = ""
     measured_ms: float = 0.0
     refused_because: str = ""
@@ -88,14 +88,18 @@ class Row:
         return self.file, self.sha256, self.device, self.engine_version, self.machine, self.turn
 
 
-def predicted(row: Row, file: RealFile, folder: Path) -> Row:
+def predicted(row: Row, file: RealFile, folder: Path, seconds: float) -> Row:
     """Return the row with its prediction, or with why there is none."""
     try:
-        found = predict(require(file, folder), row.device, preparation=file.wanted)
+        found = predict(require(file, folder), row.device, measure=seconds, preparation=file.wanted)
     except EdgeplanError as error:
         return replace(row, refused_because=f"predict: {error.what}")
-    times = (round(ms, 6) for ms in (found.latency_ms, found.low_ms, found.high_ms))
-    return replace(row, **dict(zip(("predicted_ms", "low_ms", "high_ms"), times, strict=True)), warned=len(found.unfamiliar))
+    times = [round(ms or 0.0, 6) for ms in (found.latency_ms, found.low_ms, found.high_ms)]
+    names = ("predicted_ms", "low_ms", "high_ms")
+    if seconds:
+        names = ("with_kernels_ms", "with_kernels_low_ms", "with_kernels_high_ms")
+        return replace(row, **dict(zip(names, times, strict=True)))
+    return replace(row, **dict(zip(names, times, strict=True)), guessed=round(found.shares["guessed"], 4))
 
 
 def measured(row: Row, file: RealFile, folder: Path) -> Row:
@@ -116,65 +120,47 @@ def measured(row: Row, file: RealFile, folder: Path) -> Row:
 
 def once(device: str, model: Path, shape: Sequence[str], values: Sequence[str]) -> float:
     """Measure a file in this process: the median of its runs after the first ones, ms."""
-    file = load_device(device)
-    with ScratchFolder("truth") as scratch:
-        made = prepare_file(
-            model, RealFile("", "", "", "", "", tuple(shape), tuple(values)).wanted, Path(scratch) / "model.onnx"
-        )
-        with machine_lock():
-            file.pin()
-            with file.load_engine().load(made, simplify(load_onnx(made))) as session:
-                for _ in range(_UNCOUNTED):
-                    session.run()
-                times, end = list[float](), time.perf_counter() + _COUNTED_S
-                while len(times) < _LEAST_RUNS or time.perf_counter() < end:
-                    start = time.perf_counter()
-                    session.run()
-                    times.append(time.perf_counter() - start)
+    file, wanted = load_device(device), RealFile("", "", "", "", "", tuple(shape), tuple(values)).wanted
+    with machine_lock():
+        file.pin()
+        with file.load_engine().load_file(model, wanted) as session:
+            for _ in range(_UNCOUNTED):
+                session.run()
+            times, end = list[float](), time.perf_counter() + _COUNTED_S
+            while len(times) < _LEAST_RUNS or time.perf_counter() < end:
+                start = time.perf_counter()
+                session.run()
+                times.append(time.perf_counter() - start)
     return statistics.median(times) * _MS
 
 
 def figures(rows: Iterable[Row], files: Sequence[RealFile], device: str) -> dict[str, float]:
     """Return the figures of merit of one device's predictions, over all listed files."""
     turns = [{row.file: row for row in rows if row.device == device and row.turn == turn} for turn in range(_TURNS)]
-    first = [turns[0].get(file.path) for file in files]
-    known = [row for row in first if row is not None and row.measured_ms and row.predicted_ms]
+    known = [row for file in files if (row := turns[0].get(file.path)) and row.measured_ms and row.predicted_ms]
     found = {"real.files": float(len(files)), "real.predicted": len(known) / max(1, len(files))}
-    if known:
-        truth, guess, low, high = (
-            np.array([getattr(row, name) for row in known]) for name in ("measured_ms", "predicted_ms", "low_ms", "high_ms")
-        )
-        error = np.abs(guess / truth - 1)
-        found |= {
-            "real.within_10pct": float((error <= 0.1).sum()) / len(files),
-            "real.within_20pct": float((error <= 0.2).sum()) / len(files),
-            "real.median_error": float(np.median(error)),
-            "real.rmspe": float(accuracy(truth, guess).rmspe),
-            "real.interval_coverage_90": coverage(truth, low, high),
-            "real.interval_width_90": float(np.median((high - low) / guess)),
-            "real.warned": float(np.mean([row.warned > 0 for row in known])),
-        }
+    for name, ms, low, high in (
+        ("", "predicted_ms", "low_ms", "high_ms"),
+        ("measured_", "with_kernels_ms", "with_kernels_low_ms", "with_kernels_high_ms"),
+    ):
+        told = [row for row in known if getattr(row, ms)]
+        if not told:
+            continue
+        error = np.abs([getattr(row, ms) / row.measured_ms - 1 for row in told])
+        found |= {f"real.{name}within_{percent}pct": float((error <= percent / 100).sum()) / len(files) for percent in (10, 20)}
+        found[f"real.{name}median_error"] = float(np.median(error))
+        bounded = [
+            (row.measured_ms, getattr(row, low), getattr(row, high), getattr(row, ms)) for row in told if getattr(row, low)
+        ]
+        if bounded:
+            truth, least, most, guess = np.array(bounded).T
+            found[f"real.{name}interval_coverage_90"] = coverage(truth, least, most)
+            found[f"real.{name}interval_width_90"] = float(np.median((most - least) / guess))
     both = [(turns[0][name], turns[1][name]) for name in turns[0] if name in turns[1]]
     pairs = [(one.measured_ms, two.measured_ms) for one, two in both if one.measured_ms and two.measured_ms]
     if pairs:
         found["real.repeat_within_10pct"] = sum(abs(two / one - 1) <= 0.1 for one, two in pairs) / len(pairs)
     return found
-
-
-def warm_figures(rows: Iterable[Row]) -> dict[str, float]:
-    """Return how much longer edgeplan's own runtime takes than ONNX Runtime, of files of a millisecond and more."""
-    of_engine: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        if row.measured_ms:
-            of_engine.setdefault(row.engine, {}).setdefault(row.file, []).append(row.measured_ms)
-    theirs, ours = (
-        {file: statistics.median(times) for file, times in of_engine.get(engine, {}).items()} for engine in (_THEIRS, _OURS)
-    )
-    ratio = {file: ours[file] / theirs[file] for file in theirs if file in ours}
-    large = [value for file, value in ratio.items() if theirs[file] >= _TINY_MS]
-    tiny = [value for file, value in ratio.items() if theirs[file] < _TINY_MS]
-    found = {"real.warm_over_onnxruntime": statistics.median(large), "real.warm_worst": max(large)} if large else {}
-    return found | ({"real.warm_tiny": statistics.median(tiny)} if tiny else {})
 
 
 def read_rows(target: Path) -> list[Row]:
@@ -201,17 +187,19 @@ def main() -> None:
     parser.add_argument("list", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, help="CSV to write")
-    parser.add_argument("-d", "--device", action="append", help="device; may be given again. Default: all that are needed")
+    parser.add_argument("-d", "--device", default="cpu-onnxruntime", help="device whose engine reads files")
     parser.add_argument("--minutes", action="store_true", help="predict, say how long measuring would take, and end")
     arguments = parser.parse_args()
     files, stored = read_list(arguments.list), {row.key: row for row in read_rows(arguments.output)}
-    devices = [load_device(name) for name in arguments.device or ("cpu-onnxruntime", "cpu-onednn")]
-    wanted = [
-        (row, file) for turn in range(_TURNS) for file in files for device in devices for row in [_asked(file, device, turn)]
-    ]
+    device = load_device(arguments.device)
+    wanted = [(_asked(file, device, turn), file) for turn in range(_TURNS) for file in files]
     for row, file in wanted:  # all of them before the first is measured
         if row.key not in stored:
-            stored[row.key] = predicted(row, file, arguments.folder)
+            stored[row.key] = predicted(row, file, arguments.folder, 0.0)
+    write_rows(Row, stored.values(), arguments.output)
+    for row, file in wanted:
+        if row.turn == 0 and stored[row.key].predicted_ms and not stored[row.key].with_kernels_ms:
+            stored[row.key] = predicted(stored[row.key], file, arguments.folder, _MEASURE_S)
     write_rows(Row, stored.values(), arguments.output)
     left = [(stored[row.key], file) for row, file in wanted if not _ended(stored[row.key])]
     about = minutes(row for row, _ in left)
@@ -220,10 +208,8 @@ def main() -> None:
         stored[row.key] = found = measured(row, file, arguments.folder)
         write_rows(Row, stored.values(), arguments.output)
         told = found.refused_because if _ended(found) and not found.measured_ms else f"{found.predicted_ms:.3f} predicted, "
-        print(f"{row.file} {row.device} {row.turn}: {told}{found.measured_ms:.3f} ms", flush=True)  # noqa: T201
-    for device in devices:
-        print(device.name, figures(stored.values(), files, device.name))  # noqa: T201
-    print(warm_figures(stored.values()))  # noqa: T201
+        print(f"{row.file} {row.turn}: {told}{found.measured_ms:.3f} ms", flush=True)  # noqa: T201
+    print(figures(stored.values(), files, device.name))  # noqa: T201
 
 
 def _asked(file: RealFile, device: DeviceFile, turn: int) -> Row:
