@@ -14,18 +14,15 @@ import pytest
 import yaml
 from cold_chapter_frames import evidence as cold_evidence
 from cold_chapter_frames import frame_names
-from edgeplan.predictors.training import train_predictor
 from evaluation_evidence import full_evidence
-from law_of_latency import ABOUT, SETTINGS, rows
 from shipped_params import PARAMS_FILE
+from trained_nodes import device_file, write_device, write_measurements
 
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import run_stage
 from edgeplan.errors import FormatError
-from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_csv, read_document, read_parquet, write_parquet
-from edgeplan.zoo import FAMILIES, variants
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path("results/dev")
@@ -36,34 +33,20 @@ Damage = Callable[[Path, str], str]
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with every file that the stages read back, as they are written."""
     folder = tmp_path_factory.mktemp("whole")
-    results, zoo, chapter, cold = folder / RESULTS, folder / "data/zoo", full_evidence(), cold_evidence()
+    results, cold = write_measurements(folder, 1.0), cold_evidence()
+    (folder / "data").mkdir()
+    (folder / "zoo").rename(folder / "data/zoo")
     params = yaml.safe_load(PARAMS_FILE.read_text()) | {"transfer": {"source": "dev", "target": "dev"}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     (folder / "config/devices").mkdir(parents=True)
-    (folder / "config/devices/dev.yaml").write_text(
-        yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime"})
-    )
-    write_parquet(chapter.zoo.assign(spec="{}"), zoo / "models.parquet")
-    write_parquet(chapter.prior, zoo / "prior.parquet")
-    labelled = rows(100)
-    write_parquet(labelled.assign(mode="in_situ"), results / "measurements/kernels.parquet")
-    write_json(results / "measurements/sampling.json", {"mode": "in_situ", **ABOUT, "sampler_seconds": {}})
-    FusionRules(pairs={}).write(results / "fusion/rules.json")
-    train_predictor(labelled, SETTINGS, **ABOUT)[0].save(results / "predictors")
-    specs = [spec.to_json() for spec in variants(FAMILIES["nasbench201"], 2, 5)]
-    calibrating = chapter.calibration.iloc[:2].assign(family="nasbench201", spec=specs)
-    write_parquet(calibrating, results / "calibration/models.parquet")
-    models = chapter.models
-    write_parquet(models[["model_id", "family", "measured_ms", "repeat_ms"]], results / "evaluation/truth.parquet")
-    write_parquet(models, results / "evaluation/models.parquet")
-    write_json(results / "evaluation/environment.json", {"cpu": "Example", "measured_at": "2024-05-06"})
+    device_file(folder / "config/devices")
+    write_device(folder / "results", environment={"cpu": "Example", "measured_at": "2024-05-06"})
+    write_parquet(full_evidence().models, results / "evaluation/models.parquet")
     for name in frame_names():
         write_parquet(getattr(cold, name), results / f"cold/{name}.parquet")
     for name in ("notes", "environment"):
         write_json(results / f"cold/{name}.json", getattr(cold, name))
-    for name in ("test_cases.csv", "verification.csv"):  # which evaluation reads last
-        (results / "fusion" / name).touch()
-    for name in ("quality.parquet", "samplers.csv"):
+    for name in ("quality.parquet", "samplers.csv", "compared.parquet"):  # which evaluation reads last
         (results / "predictors" / name).touch()
     return folder
 
@@ -120,7 +103,9 @@ READ = (
     ("training", RESULTS / "measurements/kernels.parquet", "latency_us"),
     ("training", RESULTS / "measurements/sampling.json", "call_us"),
     ("training", RESULTS / "calibration/models.parquet", "measured_ms"),
-    ("sampling", Path("data/zoo/prior.parquet"), "count"),
+    ("training", RESULTS / "nodes/models.parquet", "config"),
+    ("sampling", RESULTS / "nodes/models.parquet", "config"),
+    ("nodes", Path("data/zoo/models.parquet"), "spec"),
     ("truth", Path("data/zoo/models.parquet"), "spec"),
     ("evaluation", Path("data/zoo/models.parquet"), "memory_bytes"),
     ("evaluation", RESULTS / "evaluation/truth.parquet", "measured_ms"),

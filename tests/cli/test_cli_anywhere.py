@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -56,11 +57,10 @@ def run(
 
 
 def test_shipped_predictors_answer_anywhere_and_say_whose_machine_they_are_of(folder: Path) -> None:
-    done = run(folder, "predict", MODEL, HOME="/nonexistent", XDG_STATE_HOME=None)
+    done = run(folder, "predict", MODEL, HOME="/nonexistent", XDG_STATE_HOME="/proc/none")  # nothing can be kept there
     assert done.returncode == 0, done.stderr
     first, offer, second, *_ = done.stdout.splitlines()
-    assert first.startswith("predicted for AMD EPYC (rows of ")
-    assert first.endswith(", shipped), not for this machine")
+    assert re.fullmatch(r"predicted for this machine: \d+\.\d\d times that of AMD EPYC.*, by references", first)
     assert offer.endswith("edgeplan device adapt NAME --from cpu-onnxruntime")
     assert second.startswith("m.onnx on cpu-onnxruntime: ")
 
@@ -94,7 +94,9 @@ def test_a_workspace_that_is_none_is_told(
 def test_a_device_is_given_by_name_or_by_the_path_of_its_file(folder: Path, edgeplan: Edgeplan) -> None:
     path = str(ROOT / "config/devices/cpu-openvino.yaml")
     by_name, by_path = (edgeplan("predict", MODEL, "--json", "-d", d, folder=folder) for d in ("cpu-openvino", path))
-    assert json.loads(by_name.out) == json.loads(by_path.out)
+    one, other = (json.loads(done.out) for done in (by_name, by_path))
+    assert one.pop("kernels")[0]["type"] == other.pop("kernels")[0]["type"]  # OpenVINO counts in the names of nodes
+    assert one == other
 
 
 @pytest.mark.parametrize("encoding", by_day(["ascii", "utf-8"]))

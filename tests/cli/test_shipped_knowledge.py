@@ -77,7 +77,8 @@ def test_a_prediction_names_the_processor_that_it_is_for(
         found = edgeplan.predict(model, device)
         wanted = f"{name}, {machine['device']['options']['multiprocessors']} multiprocessors" if gpu else "Host CPU"
         assert found.predicted_for.cpu == wanted
-        assert found.about.startswith(f"predicted for {wanted} (")
+        assert found.about.startswith(f"predicted for {wanted} (" if gpu else "predicted for this machine: ")
+        assert wanted in found.about
 
 
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "DEFAULT"])

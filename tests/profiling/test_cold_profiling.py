@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from functools import cache
 from pathlib import Path
 
-import lightgbm
-import numpy as np
 import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bare_card import bare_card
-from edgeplan.predictors.card import Regressor
-from edgeplan.predictors.features import FEATURES, WORK_TERMS
-from edgeplan.predictors.latency import EXTRA_FEATURES
-from edgeplan.predictors.predictor import DevicePredictor
+from executed_nodes import CACHE, samples
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.kernel_nodes import REORDER, node_config, reorder_config
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import check_fits
 from edgeplan.planning.profile import Profile, check
+from edgeplan.predictors.nodes.learner import learn
+from edgeplan.predictors.nodes.predictor import NodePredictor
+from edgeplan.predictors.nodes.whole import Relation, Trust
+from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.profiling import profiler
 from edgeplan.profiling.first_call_costs import kernel_of, once_ms
 from edgeplan.profiling.predicted import predicted_profiles
@@ -202,17 +202,17 @@ def test_the_hash_covers_external_data(tmp_path: Path) -> None:
         model_sha256(model)
 
 
-def _predictor() -> DevicePredictor:
+@cache
+def _predictor(implementation: str = "") -> NodePredictor:
     """Predictors that say 100 us for every convolution, 10 us for every conversion and 20 us for everything else."""
-    width = len(FEATURES) + len(EXTRA_FEATURES)
-    flat = lightgbm.Dataset(np.random.default_rng(0).random((60, width)), np.zeros(60))
-    text = lightgbm.train({"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 2}, flat, 1).model_to_string()
-    us = {"conv": 100.0, "reorder": 10.0, "fc": 20.0, "gap": 20.0}
-    blank = (0.0,) * (len(WORK_TERMS) - 1)
-    regressors = tuple(Regressor(kind=kind, file=f"{kind}.txt", work=(time, *blank), rows=60) for kind, time in us.items())
-    card = bare_card(rows=60, states=("", "mixed", "nchw"), regressors=regressors)
-    predictor = DevicePredictor(card, {f"{kind}.txt": text for kind in us})
-    return replace(predictor, packed=predictor.forest)
+    us, configs = {"Conv": 100.0, REORDER: 10.0}, []
+    for channels in range(8, 72, 4):
+        b = GraphBuilder("sizes", (1, channels, 14, 14))
+        graph = b.build(b.fc(b.flatten(b.gap(b.conv(b.input, 2 * channels, 3))), 7))
+        configs += [node_config(graph, [op.name], "nhwc", "nhwc", implementation) for op in graph.operators]
+        configs.append(reorder_config(graph.tensors[graph.inputs[0]], "nchw", "nhwc"))
+    kernels = learn(samples(configs, lambda config: us.get(config.op, 20.0)), CACHE, TrainingSettings(trials=0))
+    return NodePredictor(kernels, Relation(call_us=0.0), Trust())
 
 
 def test_preparation_is_not_learnt_from_the_model_itself(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path]) -> None:
@@ -256,20 +256,20 @@ def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled_undist
 def test_an_implementation_that_no_predictor_knows_is_predicted_as_the_one_most_like_it(
     dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path
 ) -> None:
-    """Kinds that one implementation was seen of have its predictor alone, named after instructions of another processor."""
+    """Kinds that one implementation was seen of serve any other, named after instructions of another processor."""
     _, _, rows = measured
-    store, plain = ProfileStore(rows, identity(dnnl.info, QUICK, cores())), _predictor()
+    store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
     b = GraphBuilder("other", (1, 32, 14, 14))
     graph = b.build(b.fc(b.flatten(b.gap(b.conv(b.input, 48, 3))), 7))
     model = save_onnx(graph, tmp_path / "other.onnx")
-    seen = tuple(r.model_copy(update={"implementation": f"{r.kind}.jit:unheard_of"}) for r in plain.card.regressors)
-    card = plain.card.model_copy(update={"regressors": seen, "implementations": tuple(r.implementation for r in seen)})
-    alone = replace(plain, card=card, packed=None)
-    predicted = (
+    one, other = (
         predicted_profiles(dnnl, model, graph, cores=cores(), name="other", store=store, predictor=predictor)[0]
-        for predictor in (plain, replace(alone, packed=alone.forest))
+        for predictor in (_predictor(), _predictor("jit:unheard_of"))
     )
-    assert next(predicted) == next(predicted)
+    for here, there in zip(one, other, strict=True):
+        for layer, same in zip(here.layers, there.layers, strict=True):
+            for c, d in zip(layer.candidates, same.candidates, strict=True):
+                assert d.execute_ms[1] == pytest.approx(c.execute_ms[1], rel=0.02, abs=1e-6)
 
 
 def test_shipped_costs_refuse_a_class_of_cores_that_they_do_not_know() -> None:
@@ -296,7 +296,7 @@ def test_predicted_profiles(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...
         for c in profile.layers[1].candidates:
             plain = "@" not in c.implementation
             touched = c.execute_ms[1] - 0.1 - (0 if plain else 0.01)
-            assert touched >= -1e-9, c
+            assert touched >= -0.002, c
             assert c.create_ms["big"] > 0
             assert c.read_bytes > 0
     once = once_ms(store.all_rows())  # charged to any step, since any may be the first

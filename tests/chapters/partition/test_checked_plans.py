@@ -347,7 +347,7 @@ def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path:
             ("there", "resnet18", "partition-checked/3", 1.1),
             ("here", "vgg16", "partition-checked/3", 1.1),
             ("here", "alexnet", "partition-checked/2", 0.9),
-            ("here", "mobilenetv2", "partition-checked/1", 1.1),
+            ("here", "mobilenetv2", "partition-checked/2", 1.1),
         ):
             key = stores[where]._keys("checked", stage._what(name))[protocol]
             stores[where].stores["checked"].commit({key: _known_rows(slow).assign(measured_at=1.0, others=0.0)})

@@ -150,7 +150,8 @@ def executed_graph(engine: Engine | None, graph: Graph, rules: FusionRules) -> E
         kernels = split_members(graph, rules)
         found = [ExecutedNode(m[0], node_config(graph, m), (*m, *duplicates)) for m, duplicates in kernels]
         return ExecutedModel(graph.name, tuple(found), weight_bytes(graph), f"fusion rules of {rules.provenance.device}")
-    found = [ExecutedNode(name, config, members) for name, config, members, _ in described(graph, engine.told(graph))]
+    plain = replace(graph, stored=MappingProxyType({}))  # the engine is given it anew, with weights as operators read them
+    found = [ExecutedNode(name, config, members) for name, config, members, _ in described(graph, engine.told(plain))]
     told_by = f"{engine.name} {engine.version_for(engine.settings)}"
     return ExecutedModel(graph.name, _with_views(graph, found), weight_bytes(graph), told_by)
 

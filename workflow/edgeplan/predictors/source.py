@@ -150,13 +150,14 @@ def _engine(card: Path) -> str:
 def _source(device: str, folder: Path, rules: Path, environment: Path, *, shipped: bool) -> Source:
     machine = read_json(environment, _Machine, "the environment of the rows") if environment.is_file() else _Machine()
     predictor = load(folder)
+    own: Mapping[str, float] = {}
     try:
         here = machine.fingerprint == fingerprint()
+        own = read_measured(own_folder(device, predictor.engine, predictor.engine_version))  # on the device that is asked for
     except StoreError:  # a machine without an id, and nowhere to keep one
         here = False
     processor = machine.processor_of(device, predictor.engine)
-    own = own_folder(device, predictor.engine, predictor.engine_version)  # measured on the device that is asked for
-    known = read_measured(folder) | read_measured(own)
+    known = {**read_measured(folder), **own}
     return Source(device, predictor, known, read_rules(rules), shipped, processor, here, machine.nominal_us, folder=folder)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.devices.config import DeviceFile
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, StoreError
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.kernel_labels import label_us
@@ -59,7 +60,10 @@ def brought_here(device: DeviceFile, source: Source) -> Source:
         return source
     if engine.reference_loads() is not None:
         return source
-    kept = state_folder() / "references" / f"{fingerprint()}-{device.name}.json"
+    try:
+        kept = state_folder() / "references" / f"{fingerprint()}-{device.name}.json"
+    except StoreError:  # a machine without an id, and nowhere to keep one
+        return source
     if kept.is_file():
         times = read_json(kept, _Times, "times of the references")
     else:
@@ -70,7 +74,8 @@ def brought_here(device: DeviceFile, source: Source) -> Source:
         finally:
             os.sched_setaffinity(0, before)
         times = _Times(compute_us=found.compute_us, bandwidth_us=found.bandwidth_us)
-        write_json(kept, times.model_dump())
+        with suppress(StoreError):  # nowhere to keep it: each prediction times them
+            write_json(kept, times.model_dump())
     compute, bandwidth = source.nominal_us
     scale = SETTINGS.reference_exponents.scaled(times.compute_us / compute, times.bandwidth_us / bandwidth)
     predictor = source.predictor
