@@ -7,7 +7,7 @@ PROFILE ?= quick
 OPTIONS ?=
 WORKERS ?= $(shell nproc)
 PLANS ?=
-SHIPPED := cpu-onednn cpu-onnxruntime cpu-openvino cuda-h200-8sm
+SHIPPED := cpu-onednn cpu-onnxruntime cpu-openvino
 
 # Paths reach the shell through its environment: a folder may have any name. (`abspath` takes words apart.)
 export VENV_PATH := $(if $(filter /%,$(firstword $(VENV))),$(VENV),$(CURDIR)/$(VENV))

@@ -76,7 +76,7 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes | Non
 @pytest.mark.parametrize(
     "change",
     [
-        {"format_version": 2},
+        {"format_version": 1},
         {"cache_bytes": -1},
         {"terms": ["constant"]},
         {"kinds": []},

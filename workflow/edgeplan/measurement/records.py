@@ -160,6 +160,11 @@ class Measurement:
         return np.asarray(self.median_us * self.factors)
 
     @property
+    def slowness(self) -> float:
+        """Return how many times as slow as when it is quiet the machine was, by its references: median over blocks."""
+        return float(np.median(1 / self.factors))
+
+    @property
     def latency_us(self) -> float:
         """Return the median over blocks of the normalised time of a block."""
         return float(np.median(self.block_us))

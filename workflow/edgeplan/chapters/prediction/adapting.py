@@ -106,8 +106,11 @@ def adapt_device(
     teller = Teller(device, source.rules)
     small = _small_models(teller, source, batch)
     with Bench(device, SETTINGS, (rows or space.rows) / device.name / "adaptation", quiet_seconds=_QUIET_S) as bench:
-        call = call_us(bench.measure(CALLS, description="the call"))
-        kernels = _nodes(bench, source, call, began + seconds * (1 - _MODELS_SHARE))
+        calls = bench.measure(CALLS, description="the call")
+        call, slowness = call_us(calls), [m.slowness for m in calls]
+        kernels = _nodes(bench, source, call, began + seconds * (1 - _MODELS_SHARE), slowness)
+        usual = float(np.median(slowness))  # times as the machine has them now
+        kernels, call = [(config, context, us * usual) for config, context, us in kernels], call * usual
         known = {config.key: us for config, _, us in kernels}
         models = _models(bench, small, known, began + seconds)
         identity, cache = dict(bench.identity), float(bench.cache_bytes)
@@ -164,14 +167,15 @@ def _require_its_nodes(device: DeviceFile, source: Source) -> None:
         )
 
 
-def _nodes(bench: Bench, source: Source, call: float, until: float) -> list[Kernel]:
-    """Measure nodes of the prior while the time lasts, each as it is executed here."""
+def _nodes(bench: Bench, source: Source, call: float, until: float, slowness: list[float]) -> list[Kernel]:
+    """Measure nodes of the prior while the time lasts, each as it is executed here; `slowness` learns how slow it was."""
     found: dict[str, Kernel] = {}
     waiting = iter(_by_key(source))
     while time.monotonic() < until and (batch := list(itertools.islice(waiting, _BATCH))):
         subjects = [NodeSubject(config, context) for config, context, _ in batch]
         measured = bench.measure_in_time(subjects, description="kernels")
         for (config, context, _), one, m in zip(batch, subjects, measured, strict=True):
+            slowness += [m.slowness] if m is not None else []
             if m is not None and (label := label_us(config, m, call, one.copies)):
                 found[label[0].key] = (label[0], context, label[1])
     return list(found.values())
@@ -211,5 +215,7 @@ def _models(
     found = []
     while time.monotonic() < until and (batch := list(itertools.islice(small, 4))):
         measured = bench.measure([Subject(graph) for graph, _ in batch], description="small whole models")
-        found += [MeasuredModel(model, m.latency_us, known) for (_, model), m in zip(batch, measured, strict=True)]
+        found += [
+            MeasuredModel(model, float(np.median(m.median_us)), known) for (_, model), m in zip(batch, measured, strict=True)
+        ]
     return found

@@ -128,7 +128,7 @@ def measure_model(
         m.latency_us / _US_PER_MS,
         m.noise,
         float(m.least_us.min()) / _US_PER_MS,
-        float(np.median(1 / m.factors)),
+        m.slowness,
         found.waited,
         found.throttled,
         found.seconds,

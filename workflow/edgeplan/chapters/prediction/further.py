@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.devices.config import DeviceFile
@@ -27,7 +28,7 @@ from edgeplan.support.machine import fingerprint
 MOST = 25
 #: For how long the references are timed alone before anything else.
 _QUIET_S = 0.5
-_REFERENCES_S = 1.0
+_REFERENCES_S, _REFERENCE_RUNS = 1.0, 4
 SETTINGS = node_settings(
     MeasurementSettings(
         blocks=3,
@@ -70,15 +71,16 @@ def brought_here(device: DeviceFile, source: Source) -> Source:
         before = os.sched_getaffinity(0)
         try:
             device.pin()
-            found = quiet_times(References(None), SETTINGS.reference_runs, _REFERENCES_S)
+            found = quiet_times(References(None), _REFERENCE_RUNS, _REFERENCES_S)
         finally:
             os.sched_setaffinity(0, before)
         times = _Times(compute_us=found.compute_us, bandwidth_us=found.bandwidth_us)
         with suppress(StoreError):  # nowhere to keep it: each prediction times them
             write_json(kept, times.model_dump())
     compute, bandwidth = source.nominal_us
-    scale = SETTINGS.reference_exponents.scaled(times.compute_us / compute, times.bandwidth_us / bandwidth)
     predictor = source.predictor
+    now = SETTINGS.reference_exponents.scaled(times.compute_us / compute, times.bandwidth_us / bandwidth)
+    scale = now / predictor.speed
     own = read_measured(own_folder(device.name, predictor.engine, predictor.engine_version))
     return replace(source, scale=scale, known={**source.known, **{key: us / scale for key, us in own.items()}})
 
@@ -115,7 +117,9 @@ def measure_configs(device: DeviceFile, configs: Sequence[NodeConfig], context_b
     subjects = [NodeSubject(config, context_bytes) for config in configs]
     rows = state_folder() / "rows" / device.name / "measured"
     with Bench(device, SETTINGS, rows, quiet_seconds=_QUIET_S) as bench:
-        call = call_us(bench.measure(CALLS, description="the call"))
+        calls = bench.measure(CALLS, description="the call")
         found = bench.measure_in_time(subjects, description="kernels of the model")
-    labels = (label_us(one.config, m, call, one.copies) for one, m in zip(subjects, found, strict=True) if m is not None)
-    return {label[0].key: label[1] for label in labels if label}
+    call, measured = call_us(calls), [(one, m) for one, m in zip(subjects, found, strict=True) if m is not None]
+    usual = float(np.median([m.slowness for m in (*calls, *(m for _, m in measured))]))  # times as the machine has them now
+    labels = (label_us(one.config, m, call, one.copies) for one, m in measured)
+    return {label[0].key: label[1] * usual for label in labels if label}

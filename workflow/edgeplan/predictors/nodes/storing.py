@@ -59,7 +59,7 @@ class Card(_Strict):
         prior: whether the folder holds another device's predictor, whose time is a term.
     """
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     device: str
     engine: str
     engine_version: str

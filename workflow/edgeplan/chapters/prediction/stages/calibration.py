@@ -6,7 +6,6 @@ from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.prediction.models import graphs
@@ -63,7 +62,7 @@ def measure_calibration(params: PredictionParams, *, device: Path, rows: Path, m
     write_parquet(
         table[[m is not None for m in found]].assign(
             measured_ms=[m.latency_us / 1e3 for m in measured],
-            slowness=[float(np.median(1 / m.factors)) for m in measured],
+            slowness=[m.slowness for m in measured],
             noise=[m.noise for m in measured],
             seconds=[round(m.seconds, 3) for m in measured],
             measured_at_s=[m.measured_at[0] for m in measured],

@@ -209,7 +209,7 @@ class Sampler:
                         "context_bytes": one.context_bytes,
                         "latency_us": max(us, _LEAST_US),
                         "noise": m.noise,
-                        "slowness": float(np.median(1 / m.factors)),
+                        "slowness": m.slowness,
                         "seconds": m.seconds / len(labels),
                     }
                     for config, us in labels.items()

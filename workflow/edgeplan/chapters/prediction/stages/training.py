@@ -68,8 +68,9 @@ def train_predictors(
     told, about = read_parquet(nodes, *COLUMNS), read_document(summary, *_ABOUT)
     table = read_parquet(kernels, *_KERNELS)
     whole = read_parquet(calibration, "model_id", "measured_ms", "slowness")
-    usual = float(np.median(np.concatenate([table["slowness"], whole["slowness"]])))
-    table = table.assign(us=table["latency_us"] * usual)
+    # References beside nodes and beside whole models are timed by as many runs, which differ: each has its own usual slowness.
+    of_nodes, usual = float(table["slowness"].median()), float(whole["slowness"].median())
+    table = table.assign(us=table["latency_us"] * of_nodes)
     settings, cache = _settings(params), float(about["cache_bytes"])
     after_measurements()  # trees are grown on all cores, by libraries that start threads
     rows = table[table["sampler"].isin(_LEARNT)].reset_index(drop=True)
@@ -81,7 +82,7 @@ def train_predictors(
         for name, ms in zip(whole["model_id"], whole["measured_ms"], strict=True)
         if name in models
     ]
-    found, checked = train(_samples(rows), measured, float(about["call_us"]) * usual, cache, settings)
+    found, checked = train(_samples(rows), measured, float(about["call_us"]) * of_nodes, cache, settings)
     predictor = replace(
         found,
         device=str(about["device"]),
