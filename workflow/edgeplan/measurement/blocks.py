@@ -80,10 +80,17 @@ def _load(engine: Engine, subject: AnySubject, folder: Path) -> Iterator[_Loaded
     yield _Loaded(subject, plain, counting)
 
 
-def _block(item: _Loaded, references: References, settings: MeasurementSettings, threads: int, began: float) -> None:
-    """Time one block of one subject: references, plain runs, counting runs, references."""
+def _block(
+    item: _Loaded,
+    references: References,
+    settings: MeasurementSettings,
+    threads: int,
+    began: float,
+    before: ReferenceTimes | None,
+) -> ReferenceTimes:
+    """Time one block of one subject: references, unless those after another's block are its own, runs, and references."""
     item.started.append(began)
-    before = references.time(settings.reference_runs)
+    before = before or references.time(settings.reference_runs)
     item.plain.run()  # brings weights and buffers back into the caches
     runs = timed_runs(
         item.plain.run,
@@ -105,6 +112,7 @@ def _block(item: _Loaded, references: References, settings: MeasurementSettings,
     item.references.append(
         ReferenceTimes(min(before.compute_us, after.compute_us), min(before.bandwidth_us, after.bandwidth_us))
     )
+    return after
 
 
 def _finish(item: _Loaded, nominal: ReferenceTimes, settings: MeasurementSettings, sample: int) -> Measurement:
@@ -165,9 +173,10 @@ def measure_batch(
                 pending = [item for item in loaded if _is_noisy(item, nominal, settings)]
             if not pending:
                 break
-            began = time.monotonic()
-            for item in pending:
-                _block(item, references, settings, engine.settings.threads, clock())
+            began, after = time.monotonic(), None
+            for item in pending:  # blocks of nodes are as short as the references, and share those between them
+                shared = after if isinstance(item.subject, NodeSubject) else None
+                after = _block(item, references, settings, engine.settings.threads, clock(), shared)
             if block + 1 < settings.blocks:
                 time.sleep(max(0.0, settings.min_gap_seconds - (time.monotonic() - began)))
         return [_finish(item, nominal, settings, sample) for item in loaded]

@@ -79,7 +79,7 @@ def node_settings(settings: MeasurementSettings) -> MeasurementSettings:
             "min_runs": 2,
             "max_runs": 200,
             "block_ms": 6.0,
-            "reference_runs": 1,
+            "reference_runs": 2,
             "min_gap_seconds": 0.0,
             "extra_blocks": 2,
             "retries": 0,
