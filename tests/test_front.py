@@ -47,8 +47,12 @@ def front(model: Path) -> Front:
 def test_each_plan_ran_and_what_its_budget_is_was_granted(front: Front) -> None:
     assert {plan.kind for plan in front.plans} >= {COLD, MEMORY}
     assert front.stock.kind == STOCK
-    for plan in (front.stock, *front.plans):
-        assert min(plan.first_ms, plan.later_ms) > 0
+    ways = (front.stock, *front.plans)
+    # of each the least: threads that wait for one another are slow beside other work
+    assert min(way.first_ms for way in ways) > min(way.later_ms for way in ways) > 0, (
+        "a whole process is more than an inference"
+    )
+    for plan in ways:
         assert plan.peak_bytes > plan.budget_bytes
         assert (plan.kind == MEMORY) == (plan.budget_bytes > 0) == (plan.arguments[:1] == ("memory",))
 

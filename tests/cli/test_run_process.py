@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.native_session import open_session
+from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.streaming.schedules import MemoryPrediction
 
@@ -119,11 +119,19 @@ def wide(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _read(plan: Path, budget: int) -> float:
-    """Bytes that an inference reads within a budget, when others have been before."""
+    """Bytes that an inference reads within a budget, when others have been before and what is read ahead of it is there."""
     with open_session(plan, budget=budget) as session:
         inputs = {tensor.name: np.ones(tensor.shape, tensor.dtype) for tensor in session.inputs}
-        before = [session.fact("bytes_read") for _ in range(3) if session.run(inputs)]
+        before = [_settled(session) for _ in range(3) if session.run(inputs)]
         return before[-1] - before[-2]
+
+
+def _settled(session: NativeSession) -> float:
+    """Bytes read once no more are read for the next inference: on a busy machine its first ones may be late."""
+    told = -1.0
+    while told != (told := session.fact("bytes_read")):
+        time.sleep(0.1)
+    return told
 
 
 def test_no_budget_of_a_run_is_overrun_from_the_first_byte_on_and_what_fits_stays(
@@ -141,8 +149,7 @@ def test_no_budget_of_a_run_is_overrun_from_the_first_byte_on_and_what_fits_stay
         kept.append(weights - _read(wide, budget))
     taken.append(measured(wide, 2, f"{least}B,{least + _MIB}B,{least}B")["ratio"])
     assert max(taken) <= 1, taken
-    # On a busy machine a part of the next inference may be read in this one.
-    assert all(more >= less - _MIB for less, more in pairwise(kept))
+    assert kept == sorted(kept)
     assert kept[-1] == weights
 
 

@@ -60,9 +60,9 @@ def samples(configs: Sequence[NodeConfig], of: Law = law, rng: np.random.Generat
     return Samples.of(configs, [1e6] * len(configs), us, [f"m{place % models}" for place in range(len(configs))])
 
 
-def model(name: str, configs: Sequence[NodeConfig], weight_bytes: int = 1_000_000, times: int = 1) -> ExecutedModel:
+def model(name: str, configs: Sequence[NodeConfig], context_bytes: int = 1_000_000, times: int = 1) -> ExecutedModel:
     nodes = (ExecutedNode(f"{config.op}{place}", config, (), times) for place, config in enumerate(configs))
-    return ExecutedModel(name, tuple(nodes), weight_bytes, "an engine")
+    return ExecutedModel(name, tuple(nodes), context_bytes, "an engine")
 
 
 def key(config: NodeConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -151,14 +151,24 @@ RARE = [transpose(8, 9), conv(8, 8), conv(8, 8, 8)]
 COMMON = [*(relu(n) for n in range(100, 180)), *(product(1 + n % 9, 8 * n, 64) for n in range(1, 41))]
 
 
-def test_each_key_comes_early_and_common_ones_more_often() -> None:
-    ordered = sampling._by_key(pool_of([*COMMON, *RARE]), 3)
+def told_of(pool: Sequence[Candidate], times: Mapping[str, int]) -> pd.DataFrame:
+    """Each node once in its model, or as often as its operator is run."""
+    rows = [(one.model, one.family, one.config.to_json(), times.get(one.config.op, 1)) for one in pool]
+    return pd.DataFrame(rows, columns=["model_id", "family", "config", "times"])
+
+
+def test_each_key_comes_early_and_those_that_time_is_spent_in_more_often() -> None:
+    pool = pool_of([*COMMON, *RARE])
+    ordered = sampling.by_weight(pool, told_of(pool, {}), 3)
     keys = [key_of(one.config) for one in ordered]
     assert set(keys[: len(set(keys))]) == set(keys)
-    counts = Counter(keys[:30])
-    assert counts[key_of(relu(1))] == max(counts.values())
     assert sorted(one.config.key for one in ordered) == sorted(config.key for config in (*COMMON, *RARE))
-    assert ordered == sampling._by_key(pool_of([*COMMON, *RARE]), 3) != sampling._by_key(pool_of([*COMMON, *RARE]), 4)
+    assert ordered == sampling.by_weight(pool, told_of(pool, {}), 3) != sampling.by_weight(pool, told_of(pool, {}), 4)
+    counts = [
+        Counter(key_of(one.config) for one in sampling.by_weight(pool, told_of(pool, times), 3)[:20])
+        for times in ({"Relu": 10_000}, {"MatMul": 10_000})
+    ]
+    assert counts[0][key_of(relu(1))] > 2 * counts[1][key_of(relu(1))]
 
 
 def test_labels_are_of_one_node_and_refused_ones_are_counted() -> None:

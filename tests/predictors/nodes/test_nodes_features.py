@@ -137,7 +137,6 @@ def test_equal_configurations_are_described_once() -> None:
     table = Table.of([*again, again[0]])
     assert len(table.sizes) == 2
     assert [table.keys[place].split("/")[1] for place in table.place] == ["Relu", "Relu", "MatMul-weights", "Relu", "Relu"]
-    assert table.moved[table.place].tolist() == [64, 64, 56, 64, 64]
 
 
 def test_weights_spill_over_the_last_cache_and_nothing_else_does() -> None:

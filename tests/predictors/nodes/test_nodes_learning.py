@@ -10,7 +10,7 @@ from executed_nodes import CACHE, drawn, law, model, node, product, relu, sample
 
 from edgeplan.errors import PredictionError
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
-from edgeplan.predictors.nodes.features import Table
+from edgeplan.predictors.nodes.features import Table, spill
 from edgeplan.predictors.nodes.gaussian import Process
 from edgeplan.predictors.nodes.kernels import Kernels
 from edgeplan.predictors.nodes.learner import Samples, Tuned, learn, out_of_fold, time_of
@@ -129,7 +129,7 @@ def test_what_is_served_is_what_was_trained() -> None:
     large = Table.of([relu(i) for i in range(1, 5000)])
     many, few = learnt().estimate(large, spread=False), learnt().estimate(Table.of([relu(i) for i in range(1, 1000)]))
     np.testing.assert_allclose(many.near[:999], few.near, rtol=1e-9)
-    models = [model(f"m{i}", configs[i : i + 9], weight_bytes=10**i, times=1 + i % 3) for i in range(9)]
+    models = [model(f"m{i}", configs[i : i + 9], context_bytes=10**i, times=1 + i % 3) for i in range(9)]
     each = [predictor().predict(one).latency_us for one in [*models, model("empty", [])]]
     np.testing.assert_allclose(predictor().predict_many([*models, model("empty", [])]), each, rtol=1e-9)
     assert each[-1] == 2.0
@@ -233,23 +233,25 @@ def test_a_device_is_trained_on_a_prior_by_few_nodes_and_no_whole_model() -> Non
 def test_the_relation_of_whole_models_is_found() -> None:
     device, _ = trained()
     assert device.relation.scale == pytest.approx(1, abs=0.05)
-    extra = device.relation.node_us + device.relation.large_node_us / 3  # of models of a megabyte
+    extra = device.relation.node_us + device.relation.warm_node_us / 3  # of contexts of a megabyte
     assert extra == pytest.approx(1.5, abs=0.15)
     assert device.trust.together > 0.3  # of what nodes of a key have in common there is plenty here
 
 
 def test_a_relation_is_fitted_in_spite_of_outliers_and_left_alone_without_models() -> None:
     rng = np.random.default_rng(12)
-    sums, nodes, moved = 10 ** rng.uniform(0.7, 3.7, 60), rng.integers(1, 200, 60).astype(float), 10 ** rng.uniform(3, 8, 60)
-    true = Relation(call_us=2.0, scale=0.96, node_us=0.17, large_node_us=0.42)
-    us = true.total(sums, nodes, moved)
+    sums, nodes, context = 10 ** rng.uniform(0.7, 3.7, 60), rng.integers(1, 200, 60).astype(float), 10 ** rng.uniform(3, 8, 60)
+    spilled = spill(context, CACHE)
+    true = Relation(call_us=2.0, scale=0.96, node_us=0.17, warm_node_us=0.42, cold_node_us=1.5)
+    us = true.total(sums, nodes, context, spilled)
     us[::10] *= 3
-    found = Relation.fit(2.0, us.tolist(), sums, nodes, moved)
+    found = Relation.fit(2.0, us.tolist(), sums, nodes, context, spilled)
     assert found.scale == pytest.approx(0.96, abs=0.02)
     assert found.node_us == pytest.approx(0.17, abs=0.05)
-    assert found.large_node_us == pytest.approx(0.42, abs=0.1)
-    assert Relation.fit(2.0, us[:3].tolist(), sums[:3], nodes[:3], moved[:3]) == Relation(call_us=2.0)
-    assert Relation.fit(1e9, us.tolist(), sums, nodes, moved).scale == 1.0  # no time is left for any node
+    assert found.warm_node_us == pytest.approx(0.42, abs=0.1)
+    assert found.cold_node_us == pytest.approx(1.5, abs=0.2)
+    assert Relation.fit(2.0, us[:3].tolist(), sums[:3], nodes[:3], context[:3], spilled[:3]) == Relation(call_us=2.0)
+    assert Relation.fit(1e9, us.tolist(), sums, nodes, context, spilled).scale == 1.0  # no time is left for any node
 
 
 def test_figures_of_trust() -> None:

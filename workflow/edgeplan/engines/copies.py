@@ -15,7 +15,7 @@ _MOST_APART_BYTES, _LARGE_BYTES = 24_000_000, 12_000_000
 #: A node is small below so many bytes; so many copies make its time a matter of tens of nanoseconds.
 _SMALL_BYTES, _LEAST_COPIES = 200_000, 24
 #: Most copies of nodes with weights below and from 64 KiB, and of those whose activations lie apart and outweigh their weights.
-_MOST_COPIES, _MOST_HEAVY_COPIES, _HEAVY_BYTES, _MOST_APART_COPIES = 48, 160, 64 << 10, 8
+_MOST_COPIES, _MOST_HEAVY_COPIES, _HEAVY_BYTES, _MOST_APART_COPIES = 48, 512, 64 << 10, 8
 #: Multiplications of a run, about: what computes for long needs no copies to be seen, and waits for no weights.
 _MOST_WORK = 1_000_000_000
 
@@ -26,15 +26,15 @@ def apart(config: NodeConfig) -> bool:
 
 
 def copies_of(config: NodeConfig, context_bytes: int) -> int:
-    """Return the number of copies whose weights fill about what those of the model around fill.
+    """Return the number of copies that pass as much through the caches as the model around does, or more.
 
     Args:
         config: the node.
-        context_bytes: weights of the model.
+        context_bytes: of the model (`ExecutedModel`).
     """
     weights, activations = config.weight_bytes, config.activation_bytes
     most = _MOST_HEAVY_COPIES if weights >= _HEAVY_BYTES else _MOST_COPIES
-    copies = min(most, int(min(context_bytes, MOST_WEIGHT_BYTES) / max(1.0, weights + activations / 4)))
+    copies = min(most, math.ceil(min(context_bytes, MOST_WEIGHT_BYTES) / max(1.0, weights + activations / 4)))
     if weights + activations < _SMALL_BYTES:
         copies = max(copies, _LEAST_COPIES)
     copies, least = min(copies, MOST_WEIGHT_BYTES // max(1, weights)), 1

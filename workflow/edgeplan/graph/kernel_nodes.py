@@ -149,17 +149,17 @@ def executed_graph(engine: Engine | None, graph: Graph, rules: FusionRules) -> E
     if engine is None or not engine.reports_nodes:
         kernels = split_members(graph, rules)
         found = [ExecutedNode(m[0], node_config(graph, m), (*m, *duplicates)) for m, duplicates in kernels]
-        return ExecutedModel(graph.name, tuple(found), weight_bytes(graph), f"fusion rules of {rules.provenance.device}")
+        return ExecutedModel.of(graph.name, tuple(found), weight_bytes(graph), f"fusion rules of {rules.provenance.device}")
     plain = replace(graph, stored=MappingProxyType({}))  # the engine is given it anew, with weights as operators read them
     found = [ExecutedNode(name, config, members) for name, config, members, _ in described(graph, engine.told(plain))]
     told_by = f"{engine.name} {engine.version_for(engine.settings)}"
-    return ExecutedModel(graph.name, _with_views(graph, found), weight_bytes(graph), told_by)
+    return ExecutedModel.of(graph.name, _with_views(graph, found), weight_bytes(graph), told_by)
 
 
 def operators_graph(graph: Graph) -> ExecutedModel:
     """Return a model in which each operator is a node of its own: what nn-Meter's sum of operators adds up."""
     found = tuple(ExecutedNode(op.name, node_config(graph, (op.name,)), (op.name,)) for op in graph.operators)
-    return ExecutedModel(graph.name, found, weight_bytes(graph), "operators")
+    return ExecutedModel.of(graph.name, found, weight_bytes(graph), "operators")
 
 
 def described(graph: Graph, nodes: Sequence[EngineNode]) -> Iterator[tuple[str, NodeConfig, tuple[str, ...], tuple[int, ...]]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -19,6 +18,8 @@ from edgeplan.errors import FormatError
 AttributeValue = int | float | str | tuple[int | float | str, ...]
 #: Constants of at most so many integers steer a node, and are described by value.
 MOST_VALUES = 16
+#: Operators so called read of a table what they take.
+LOOKUP = "Gather"
 
 
 class Operand(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,16 +128,22 @@ class ExecutedModel:
     Attributes:
         name: of the model.
         nodes: in the order in which they run first.
-        weight_bytes: bytes of all weights, as executed.
+        context_bytes: what passes through the caches between two runs of a node (`of`).
         told_by: the engine and its version that told the nodes.
     """
 
     name: str
     nodes: tuple[ExecutedNode, ...]
-    weight_bytes: int
+    context_bytes: int
     told_by: str = ""
 
-    @cached_property
-    def moved_bytes(self) -> int:
-        """Return bytes of weights and of activations that an inference reads and writes."""
-        return self.weight_bytes + sum(node.config.activation_bytes * node.times for node in self.nodes)
+    @staticmethod
+    def of(name: str, nodes: tuple[ExecutedNode, ...], weight_bytes: int, told_by: str) -> ExecutedModel:
+        """Describe a model by its nodes and bytes of all its weights.
+
+        Its context is weights that are read whole, and as many of activations at most: buffers of these are used again.
+        """
+        configs = [(node.config, node.times) for node in nodes]
+        weights = min(weight_bytes, sum(one.weight_bytes for one, _ in configs if not one.op.startswith(LOOKUP)))
+        activations = sum(one.activation_bytes * times for one, times in configs)
+        return ExecutedModel(name, nodes, weights + min(weights, activations), told_by)

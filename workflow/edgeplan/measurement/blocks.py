@@ -173,7 +173,8 @@ def measure_batch(
                 pending = [item for item in loaded if _is_noisy(item, nominal, settings)]
             if not pending:
                 break
-            began, after = time.monotonic(), None
+            began = time.monotonic()
+            after: ReferenceTimes | None = None
             for item in pending:  # blocks of nodes are as short as the references, and share those between them
                 shared = after if isinstance(item.subject, NodeSubject) else None
                 after = _block(item, references, settings, engine.settings.threads, clock(), shared)

@@ -66,7 +66,7 @@ class NodeSubject:
 
     Attributes:
         config: the executed node.
-        context_bytes: weights of the model that it is of, which decide how many copies there are.
+        context_bytes: of the model that it is of (`ExecutedModel`), which decides how many copies there are.
         copies: how many, where it is not for the context to say.
     """
 

@@ -21,7 +21,7 @@ from edgeplan.workspace import KERNELS
 pandas, frames = lazily("pandas"), lazily("edgeplan.support.frames")
 
 MEASURED = "measured.npz"
-#: A measured node: what it is, bytes of the weights of the model around it, us.
+#: A measured node: what it is, the context of the model around it in bytes, us.
 Kernel = tuple[NodeConfig, int, float]
 _COLUMNS = ("config", "context_bytes", "us")
 

@@ -153,7 +153,7 @@ def _kernels(device: DeviceFile, executed: ExecutedModel, prediction: Prediction
     """Measure the nodes that take the longest, and return all beside what was predicted."""
     lines = sorted(zip(executed.nodes, prediction.kernels, strict=True), key=lambda pair: -pair[1].latency_ms)
     distinct = list(dict.fromkeys(node.config for node, _ in lines))[:_MOST_KERNELS]
-    found = measure_configs(device, distinct, executed.weight_bytes)
+    found = measure_configs(device, distinct, executed.context_bytes)
     return tuple(
         _beside(node.config.key, node.times, line, found) for node, line in zip(executed.nodes, prediction.kernels, strict=True)
     )

@@ -18,7 +18,7 @@ FROZEN, SWEEP, CONV_CHECK, RANDOM = "frozen", "sweep", "conv_check", "random"
 LEARNT = (PRIOR, CALIBRATING, EXPORTED)
 #: Samplers of measured nodes: what is learnt from, and nodes that only report; others are named as their part.
 ADAPTIVE, HELD_OUT = "adaptive", "frozen"
-COLUMNS = ("model_id", "family", "part", "name", "config", "times", "weight_bytes", "told_by")
+COLUMNS = ("model_id", "family", "part", "name", "config", "times", "context_bytes", "told_by")
 
 
 def node_rows(model: ExecutedModel, family: str, part: str) -> Iterator[dict[str, object]]:
@@ -27,7 +27,7 @@ def node_rows(model: ExecutedModel, family: str, part: str) -> Iterator[dict[str
         yield dict(
             zip(
                 COLUMNS,
-                (model.name, family, part, node.name, node.config.to_json(), node.times, model.weight_bytes, model.told_by),
+                (model.name, family, part, node.name, node.config.to_json(), node.times, model.context_bytes, model.told_by),
                 strict=True,
             )
         )
@@ -42,5 +42,5 @@ def executed_models(nodes: pd.DataFrame, parts: Iterable[str]) -> Mapping[str, E
             ExecutedNode(str(own), read(config), times=int(times))
             for own, config, times in zip(rows["name"], rows["config"], rows["times"], strict=True)
         )
-        found[str(name)] = ExecutedModel(str(name), executed, int(rows["weight_bytes"].iloc[0]), str(rows["told_by"].iloc[0]))
+        found[str(name)] = ExecutedModel(str(name), executed, int(rows["context_bytes"].iloc[0]), str(rows["told_by"].iloc[0]))
     return found

@@ -100,7 +100,7 @@ def measured_further(device: DeviceFile, source: Source, model: ExecutedModel, *
     wanted = predictor.to_measure(model, source.known, seconds=seconds, most=most)
     if not wanted:
         return source
-    found = measure_configs(device, wanted, model.weight_bytes)
+    found = measure_configs(device, wanted, model.context_bytes)
     folder = own_folder(device.name, predictor.engine, predictor.engine_version)
     write_measured(folder, {**read_measured(folder), **found})
     return replace(source, known={**source.known, **{key: us / source.scale for key, us in found.items()}})
@@ -112,7 +112,7 @@ def measure_configs(device: DeviceFile, configs: Sequence[NodeConfig], context_b
     Args:
         device: the device.
         configs: the nodes.
-        context_bytes: weights of the model that they are of.
+        context_bytes: of the model that they are of (`ExecutedModel`).
     """
     subjects = [NodeSubject(config, context_bytes) for config in configs]
     rows = state_folder() / "rows" / device.name / "measured"

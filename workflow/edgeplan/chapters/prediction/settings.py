@@ -48,7 +48,7 @@ class CalibrationSettings(Section):
     """Sets the whole models on which the intervals of predictions are calibrated.
 
     Attributes:
-        variants_per_family: variants of each of the 13 families; none is evaluated.
+        variants_per_family: variants of each of the 13 families, none of them evaluated, and exported models of each.
         seed: draws them; not that of the zoo.
         stage_seconds: models that are not measured by then are left out; 0: no limit.
     """

@@ -122,7 +122,7 @@ def executed_model(
         times = before.times + 1 if before else 1
         found[one.place, config] = ExecutedNode(one.name, config, operators[one.place], times)
     weight_bytes = sum(_operand(tensor).bytes for tensor in constants.values())
-    return ExecutedModel(name, tuple(found.values()), weight_bytes, f"onnxruntime {ort.__version__}")
+    return ExecutedModel.of(name, tuple(found.values()), weight_bytes, f"onnxruntime {ort.__version__}")
 
 
 def cannot_run(error: Exception, source: str, folder: str = "") -> ModelError:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.graph.nodes import AttributeValue, NodeConfig, Operand
+from edgeplan.graph.nodes import LOOKUP, AttributeValue, NodeConfig, Operand
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -58,14 +58,12 @@ class Table:
     Attributes:
         kinds, keys: of each node (n,); a key begins with its kind.
         sizes: (n, SIZES).
-        moved: bytes that each reads and writes beside weights (n,).
         place: row of each node that was asked for (nodes,).
     """
 
     kinds: tuple[str, ...]
     keys: tuple[str, ...]
     sizes: Floats
-    moved: Floats
     place: Integers
 
     @staticmethod
@@ -79,8 +77,7 @@ class Table:
             rows[i] = row.setdefault(configs[first[i]], len(row))
         described = [describe(config) for config in row]
         sizes = np.array([one.sizes for one in described], np.float64).reshape(len(row), len(SIZES))
-        moved = np.array([one.moved for one in described], np.float64)
-        return Table(tuple(one.kind for one in described), tuple(one.key for one in described), sizes, moved, rows[inverse])
+        return Table(tuple(one.kind for one in described), tuple(one.key for one in described), sizes, rows[inverse])
 
 
 def terms(sizes: Floats, spilled: Floats | float = 0.0) -> Floats:
@@ -91,11 +88,12 @@ def terms(sizes: Floats, spilled: Floats | float = 0.0) -> Floats:
 
 
 def spill(context: Floats, cache_bytes: float) -> Floats:
-    """Return the share of weights that come from memory, by bytes of a model's weights and of the last cache (n,).
+    """Return the share of weights that come from memory, by contexts and bytes of the last cache (n,).
 
-    A hinge: none where weights fill 3/8 of the cache, all where they fill 13/8, as measured on processors of 32 MB.
+    A hinge: none where a context fills 4/5 of the cache, all where it fills 6/5. Weights are read in turn, and the cache holds
+    those that were read last: nearly all of them, or nearly none that is read next.
     """
-    return np.asarray(np.clip((context / cache_bytes - 0.375) / 1.25, 0.0, 1.0))
+    return np.asarray(np.clip((context / cache_bytes - 0.8) / 0.4, 0.0, 1.0))
 
 
 def logs(sizes: Floats) -> Floats:
@@ -106,12 +104,11 @@ def logs(sizes: Floats) -> Floats:
 
 
 class Description(NamedTuple):
-    """Kind, key and sizes of a node, and bytes that it reads and writes beside weights."""
+    """Kind, key and sizes of a node."""
 
     kind: str
     key: str
     sizes: list[float]
-    moved: int
 
 
 def describe(config: NodeConfig) -> Description:
@@ -160,7 +157,7 @@ def describe(config: NodeConfig) -> Description:
     of = f"{config.domain.rsplit('.', 1)[-1]}:" if config.domain not in _COMMON else ""
     by = f"@{by}" if (by := attributes.get("implementation", "")) else ""
     key = f"{kind}/{of}{_ALIKE.get(config.op, config.op)}{way}{by}"
-    return Description(kind, key, [sizes[name] for name in SIZES], read + written)
+    return Description(kind, key, [sizes[name] for name in SIZES])
 
 
 @cache
@@ -352,7 +349,7 @@ def _move(node: _Node, size: Size) -> str:
         axis = node.axis(0)
         elements, runs = sum(one.elements for one in parts), math.prod(shape[:axis]) * len(parts)
         inner = elements / max(1, runs)
-    elif node.op.startswith("Gather"):  # of what it is given it reads what it takes
+    elif node.op.startswith(LOOKUP):  # of what it is given it reads what it takes
         inner = math.prod(shape[node.axis(0) + 1 :]) if node.op == "Gather" else 1
         size |= {"read": size["written"], "weights": 0.0}
     elif node.op == "Slice":

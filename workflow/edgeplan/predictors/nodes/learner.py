@@ -46,7 +46,7 @@ class Samples:
 
     Attributes:
         table: the nodes; `table.place` has a row for each sample.
-        context: bytes of the weights of the model around each (n,).
+        context: that of the model around each, bytes (n,).
         us: measured (n,).
         group: number of the model that each was first seen in (n,).
         names: of the models.

@@ -80,7 +80,7 @@ class NodePrediction:
 
 @dataclass
 class _Rows:
-    """Holds the distinct nodes of a model: us and deviation of one run each, and runs in an inference (n,); bytes moved."""
+    """Holds the distinct nodes of a model: us and deviation of one run each, runs in an inference (n,); its context."""
 
     configs: list[NodeConfig]
     keys: tuple[str, ...]
@@ -90,7 +90,8 @@ class _Rows:
     measured: np.ndarray[tuple[int], np.dtype[np.bool_]]
     samples: Integers
     place: Integers
-    moved: float
+    context: float
+    spilled: float
 
     def variance(self, total: float) -> tuple[Floats, Floats]:
         """Return time by deviation of each, over the total, and the same of its key: nodes of one key err together (n,)."""
@@ -165,11 +166,11 @@ class NodePredictor:
         said = self.kernels.estimate(table, spread=False)
         of = np.repeat(np.arange(len(models)), counts)
         times = np.fromiter((node.times for node in nodes), np.float64, len(nodes))
-        spilled = spill(np.array([model.weight_bytes for model in models], np.float64), self.kernels.cache_bytes)
+        context = np.array([model.context_bytes for model in models], np.float64)
+        spilled = spill(context, self.kernels.cache_bytes)
         us = (said.near[table.place] + said.far[table.place] * spilled[of]) * times
         sums, runs = (np.bincount(of, each, len(models)).astype(np.float64) for each in (us, times))
-        moved = np.bincount(of, times * table.moved[table.place], len(models))
-        return self.relation.total(sums, runs, moved + [model.weight_bytes for model in models])
+        return self.relation.total(sums, runs, context, spilled)
 
     def to_measure(
         self, model: ExecutedModel, known: Mapping[str, float] = NOTHING, *, seconds: float = 5.0, most: int = 25
@@ -209,21 +210,22 @@ class NodePredictor:
         return math.sqrt(max(1e-6, 1.0 - self.trust.together * self._gain(count)))
 
     def _total(self, rows: _Rows) -> float:
-        return float(self.relation.total((rows.us * rows.runs).sum(), rows.runs.sum(), rows.moved))
+        return float(self.relation.total((rows.us * rows.runs).sum(), rows.runs.sum(), rows.context, rows.spilled))
 
     def _rows(self, model: ExecutedModel, known: Mapping[str, float]) -> _Rows:
         table = Table.of([node.config for node in model.nodes])
         said = self.kernels.estimate(table)
-        context = np.array([float(model.weight_bytes)])
-        us = said.near + said.far * spill(context, self.kernels.cache_bytes)
+        spilled = float(spill(np.array(model.context_bytes), self.kernels.cache_bytes))
+        us = said.near + said.far * spilled
         count = len(us)
         first = np.full(count, -1)
         first[table.place[::-1]] = np.arange(len(table.place))[::-1]
         configs = [model.nodes[place].config for place in first.tolist()]
         runs = np.bincount(table.place, [node.times for node in model.nodes], count).astype(np.float64)
-        moved = model.weight_bytes + float((table.moved * runs).sum())
         measured = np.zeros(count, np.bool_)
-        rows = _Rows(configs, table.keys, us, said.deviation.copy(), runs, measured, said.rows, table.place, moved)
+        rows = _Rows(
+            configs, table.keys, us, said.deviation.copy(), runs, measured, said.rows, table.place, model.context_bytes, spilled
+        )
         if known:
             self._take(rows, np.array([known.get(config.key, math.nan) for config in configs]))
         return rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgeplan.graph.nodes import ExecutedModel
-from edgeplan.predictors.nodes.features import Floats
+from edgeplan.predictors.nodes.features import Floats, spill
 from edgeplan.predictors.nodes.kernels import Kernels
 from edgeplan.predictors.nodes.learner import Samples, Tuned, learn, out_of_fold, time_of, with_stretch
 from edgeplan.predictors.nodes.predictor import NodePredictor
@@ -115,8 +115,8 @@ def _relation(kernels: Kernels, models: Sequence[MeasuredModel], call_us: float)
     alone = NodePredictor(kernels, Relation(call_us=0.0), _USUAL)
     sums = np.array([alone.predict(one.model, one.known).latency_us for one in models])
     nodes = np.array([float(sum(node.times for node in one.model.nodes)) for one in models])
-    moved = np.array([float(one.model.moved_bytes) for one in models])
-    return Relation.fit(call_us, [one.us for one in models], sums, nodes, moved)
+    context = np.array([float(one.model.context_bytes) for one in models])
+    return Relation.fit(call_us, [one.us for one in models], sums, nodes, context, spill(context, kernels.cache_bytes))
 
 
 def _calibrated(

@@ -13,8 +13,8 @@ from edgeplan.support.rounding import nine_digits
 
 optimize = lazily("scipy.optimize")  # training alone needs it
 
-#: Bytes that a model moves at which half of what large models cost more a node is reached.
-_HALF_MOVED = 2e6
+#: Bytes of a context at which half of what a node costs more is reached.
+_HALF_BYTES = 2e6
 _FEWEST_MODELS = 8  # for a relation of their own
 _FEWEST_WRONG = 5  # nodes far off for a bound of their own
 _TRUSTED = 0.1  # relative error beyond which a model weighs less
@@ -26,41 +26,46 @@ class _Strict(BaseModel):
 
 
 class Relation(_Strict):
-    """Relates a model to its nodes: call + scale x sum + nodes x (of each + of each in large models x c / (c + 2 MB)).
+    """Relates a model to its nodes: call + scale x sum + nodes x (each + warm x c / (c + 2 MB) + cold x spilled share).
+
+    What lies between two nodes is in no cache of the core where a context c passes through, and in none at all where it spills.
 
     Attributes:
         call_us: what an inference of one node takes without the node.
         scale: of the sum of nodes measured alone.
         node_us: of each node.
-        large_node_us: of each node, where a model moves many bytes c.
+        warm_node_us: of each node more, where the core's own caches hold nothing of it.
+        cold_node_us: likewise, where the last cache does not.
     """
 
     call_us: float = Field(ge=0)
     scale: float = Field(default=1.0, gt=0)
     node_us: float = Field(default=0.0, ge=0)
-    large_node_us: float = Field(default=0.0, ge=0)
+    warm_node_us: float = Field(default=0.0, ge=0)
+    cold_node_us: float = Field(default=0.0, ge=0)
 
-    def total(self, sums: Floats, nodes: Floats, moved: Floats | float) -> Floats:
-        """Return us of models (n,) by sums of their nodes in us, numbers of nodes, and bytes that they move."""
-        extra = self.node_us + self.large_node_us * moved / (moved + _HALF_MOVED)
+    def total(self, sums: Floats, nodes: Floats, context: Floats | float, spilled: Floats | float) -> Floats:
+        """Return us of models (n,) by sums of their nodes in us, numbers of nodes, contexts, and shares that spill."""
+        extra = self.node_us + self.warm_node_us * context / (context + _HALF_BYTES) + self.cold_node_us * spilled
         return np.asarray(self.call_us + self.scale * sums + nodes * extra)
 
     @staticmethod
-    def fit(call_us: float, us: Sequence[float], sums: Floats, nodes: Floats, moved: Floats) -> Relation:
-        """Fit the three numbers to whole models by relative error; models that are far off weigh less."""
+    def fit(call_us: float, us: Sequence[float], sums: Floats, nodes: Floats, context: Floats, spilled: Floats) -> Relation:
+        """Fit the four numbers to whole models by relative error; models that are far off weigh less."""
         if len(us) < _FEWEST_MODELS:
             return Relation(call_us=call_us)
         measured = np.array(us, np.float64)
-        design = np.column_stack([sums, nodes, nodes * moved / (moved + _HALF_MOVED)]) / measured[:, None]
+        columns = [sums, nodes, nodes * context / (context + _HALF_BYTES), nodes * spilled]
+        design = np.column_stack(columns) / measured[:, None]
         target = np.maximum(measured - call_us, 0.0) / measured
-        weight, found = np.ones(len(us)), np.zeros(3)
+        weight, found = np.ones(len(us)), np.zeros(len(columns))
         for _ in range(_REWEIGHTED):
             found = optimize.nnls(design * weight[:, None], target * weight)[0]
             weight = np.sqrt(np.minimum(1.0, _TRUSTED / np.maximum(np.abs(target - design @ found), 1e-9)))
         if found[0] <= 0:  # overheads explain all of these models: none of them tells what a sum is worth
             return Relation(call_us=call_us)
-        scale, node, large = (nine_digits(float(one)) for one in found)
-        return Relation(call_us=call_us, scale=scale, node_us=node, large_node_us=large)
+        scale, node, warm, cold = (nine_digits(float(one)) for one in found)
+        return Relation(call_us=call_us, scale=scale, node_us=node, warm_node_us=warm, cold_node_us=cold)
 
 
 class Trust(_Strict):

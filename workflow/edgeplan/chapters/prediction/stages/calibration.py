@@ -51,9 +51,9 @@ def measure_calibration(params: PredictionParams, *, device: Path, rows: Path, m
     table = calibrating_models(params)
     subjects: list[AnySubject] = [Subject(graph) for graph in graphs(table)]
     if file.board is None and engine_class(file.engine).reads_files:
-        seed, count = params.seed, params.sampling.exports_per_family
-        exported = list(export_models(seed, count))
-        subjects += [FileSubject(f"{EXPORTS}/{seed}/{count}/{one.name}", one.write) for one in exported]
+        count = min(params.sampling.exports_per_family, params.calibration.variants_per_family)
+        exported = list(export_models(params.seed, count))
+        subjects += [FileSubject(f"{EXPORTS}/{params.seed}/{one.name}", one.write) for one in exported]
         table = pd.concat([table, pd.DataFrame({"model_id": one.name, "family": one.family, "spec": ""} for one in exported)])
     with open_bench(params, file, rows) as bench:
         bench.limit(params.calibration.stage_seconds)

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -27,7 +28,7 @@ from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.kernel_labels import labels_us
 from edgeplan.measurement.records import CALLS, NodeSubject, call_us
 from edgeplan.measurement.settings import node_settings
-from edgeplan.predictors.nodes.features import describe
+from edgeplan.predictors.nodes.features import Table, describe
 from edgeplan.predictors.nodes.learner import Samples, cross_validated_us
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.progress import spending
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 #: Share of the budget that goes to operators by themselves, whose sums are a baseline.
 _OPERATORS_SHARE = 0.1
 _BATCH = 192
+#: A node takes about so many us: each, by floating point operations, and by bytes read, written, and of weights.
+_THUMB_US = np.array([0.5, 2e-5, 0.0, 1e-4, 1e-4, 1e-4])
+_LEAST_SHARE = 5e-4  # of time, that a key is measured as if it had
 #: A label is never below this.
 _LEAST_US = 0.01
 
@@ -75,9 +79,10 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
     ):
         bench.limit(settings.stage_seconds)
         sampler = Sampler(bench, params.seed)
-        sampler.adaptive(pool, settings)
-        sampler.spend(_by_key(operators, params.seed), settings.budget_seconds * _OPERATORS_SHARE, parts.OPERATORS)
-        sampler.spend(_by_key(held_out, params.seed)[: settings.frozen_kernels], np.inf, HELD_OUT)
+        sampler.adaptive(by_weight(pool, told, params.seed), settings)
+        budget = settings.budget_seconds * _OPERATORS_SHARE
+        sampler.spend(by_weight(operators, told, params.seed), budget, parts.OPERATORS)
+        sampler.spend(by_weight(held_out, told, params.seed)[: settings.frozen_kernels], np.inf, HELD_OUT)
         for part, those in fixed.items():
             sampler.spend(those, np.inf, part)
         if settings.baselines:
@@ -96,7 +101,7 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
         "measured_at": measured_at,
         "budget_seconds": settings.budget_seconds,
         "seconds": {name: round(value, 2) for name, value in sampler.seconds.items()},
-        "call_us": nine_digits(sampler.call),
+        "call_us": nine_digits(sampler.call_as_run),
         "cache_bytes": cache_bytes,
     }
     write_json(summary, document)
@@ -105,10 +110,10 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
 def candidates(told: pd.DataFrame, of_parts: Iterable[str]) -> list[Candidate]:
     """Return the distinct nodes of some parts, each as the first model has it."""
     chosen = told[told["part"].isin(list(of_parts))].drop_duplicates("config")
-    columns = (chosen[name] for name in ("config", "weight_bytes", "model_id", "family"))
+    columns = (chosen[name] for name in ("config", "context_bytes", "model_id", "family"))
     return [
-        Candidate(NodeConfig.from_json(config), int(weights), model, family)
-        for config, weights, model, family in zip(*columns, strict=True)
+        Candidate(NodeConfig.from_json(config), int(context), model, family)
+        for config, context, model, family in zip(*columns, strict=True)
     ]
 
 
@@ -117,14 +122,25 @@ def key_of(config: NodeConfig) -> str:
     return describe(config)[1]
 
 
-def _by_key(pool: Sequence[Candidate], seed: int) -> list[Candidate]:
-    """Order nodes so that each key comes early, and common ones more often, about as the root of their number."""
+def by_weight(pool: Sequence[Candidate], told: pd.DataFrame, seed: int) -> list[Candidate]:
+    """Order nodes so that each key comes early, and those that models spend time in more often: as the root of their share.
+
+    Shares are of the models of a family, and the mean of all families; times are by a rule of thumb: nothing is measured yet.
+    """
     shuffled = list(pool)
     Random(f"{seed}/nodes").shuffle(shuffled)  # noqa: S311  not cryptography
+    named, read = {one.model for one in pool}, cache(NodeConfig.from_json)
+    rows = told[told["model_id"].isin(named)]
+    table = Table.of([read(config) for config in rows["config"]])
+    us = (table.sizes[:, : len(_THUMB_US)] @ _THUMB_US)[table.place] * rows["times"]
+    of_family = us.groupby([rows["family"], np.array(table.keys)[table.place]]).sum()
+    share = (of_family / of_family.groupby(level=0).transform("sum")).groupby(level=1).sum() / rows["family"].nunique()
     of_key: dict[str, list[Candidate]] = defaultdict(list)
     for one in shuffled:
         of_key[key_of(one.config)].append(one)
-    placed = [(rank / len(those) ** 0.5, key, one) for key, those in of_key.items() for rank, one in enumerate(those)]
+    placed = [
+        (rank / (share[key] + _LEAST_SHARE) ** 0.5, key, one) for key, those in of_key.items() for rank, one in enumerate(those)
+    ]
     return [one for _, _, one in sorted(placed, key=lambda place: place[:2])]
 
 
@@ -136,7 +152,7 @@ class Sampler:
         rows: the training table so far.
         seconds: measuring time by sampler.
         rounds: what the adaptive rounds found: error of cross-validation, rows, seconds.
-        call: constant cost of an inference, us.
+        call, call_as_run: constant cost of an inference, normalised and not, us.
         refused: nodes that the engine would not run alone.
     """
 
@@ -148,11 +164,13 @@ class Sampler:
     refused: int = 0
 
     def __post_init__(self) -> None:
-        self.call = call_us(self.bench.measure(CALLS, description="the call"))
+        calls = self.bench.measure(CALLS, description="the call")
+        self.call = call_us(calls)
+        self.call_as_run = self.call * float(np.median([one.slowness for one in calls]))
 
     def adaptive(self, pool: Sequence[Candidate], settings: SamplingSettings) -> None:
-        """Measure an initial sample of the pool, then what cross-validation errs most on, until the budget is spent."""
-        left = self._stored(_by_key(pool, self.seed))
+        """Measure the first of a pool in order, then what cross-validation errs most on, until the budget is spent."""
+        left = self._stored(list(pool))
         budget, first = settings.budget_seconds, settings.budget_seconds * settings.initial_share
         if stored_rows_only():  # what was chosen then is what is there
             self.spend(left, np.inf, ADAPTIVE)

@@ -82,7 +82,7 @@ def train_predictors(
         for name, ms in zip(whole["model_id"], whole["measured_ms"], strict=True)
         if name in models
     ]
-    found, checked = train(_samples(rows), measured, float(about["call_us"]) * of_nodes, cache, settings)
+    found, checked = train(_samples(rows), measured, float(about["call_us"]), cache, settings)
     predictor = replace(
         found,
         device=str(about["device"]),
