@@ -105,7 +105,7 @@ results-page: environment ## write the figures of README.md and docs/results.md 
 operators-page: environment ## write docs/operators.md from the operators that the package knows
 	python workflow/scripts/operators_page.py
 
-schema: environment ## write config/schema again: of params.yaml, and of the lines between a host and a board
+schema: environment ## write config/schema again: of params.yaml, of the lines between a host and a board, and of comparisons
 	python workflow/scripts/params_schema.py
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and a plan beside a busy loop

@@ -26,6 +26,7 @@ from edgeplan.chapters.memory import api as memory_api
 from edgeplan.chapters.partition import api as partition_api
 from edgeplan.chapters.prediction import api as prediction_api
 from edgeplan.cli import cold_start as cli_cold_start
+from edgeplan.cli import compare as cli_compare
 from edgeplan.cli import export as cli_export
 from edgeplan.cli import measure as cli_measure
 from edgeplan.cli import memory as cli_memory
@@ -74,6 +75,7 @@ _PREPARATION = {"shape", "set", "batch"}
     [
         (edgeplan.predict, predict, {}, set()),
         (edgeplan.measure, cli_measure.measure, {}, set()),
+        (edgeplan.compare, cli_compare.compare, {}, {"fail_above"}),
         (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set()),
         (edgeplan.plan_memory, cli_memory.plan_memory, {}, set()),
         (edgeplan.plan_partition, cli_partition.plan_partition, {"time_limit_s": "time_limit"}, {"gantt", "compare"}),

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from edgeplan.chapters.memory.budget import budget_sizes
-from edgeplan.cli.native_run import words_for
 from edgeplan.runtime.folder import MEMORY, read_folder
-from edgeplan.runtime.installed import PROGRAM
+from edgeplan.runtime.installed import PROGRAM, words_for
 from edgeplan.runtime.streaming.schedules import MemorySchedule
 
 _EVERY_S = 0.001

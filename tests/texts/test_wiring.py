@@ -43,7 +43,11 @@ def test_names_of_stages_are_each_used_once() -> None:
 
 
 def test_pages_and_schemas_are_current() -> None:
-    schemas = {"params": params_schema.schema, "worker": params_schema.worker_schema}
+    schemas = {
+        "params": params_schema.schema,
+        "worker": params_schema.worker_schema,
+        "comparison": params_schema.comparison_schema,
+    }
     assert (ROOT / operators_page.PAGE).read_text() == operators_page.page(), "run `make operators-page`"
     for name, schema in schemas.items():
         assert (ROOT / f"config/schema/{name}.schema.json").read_text() == schema(), "run `make schema`"

@@ -1,6 +1,6 @@
 """Measure kernels on a device, predict the latency of any model there, and plan how to run it.
 
-`predict`, `measure`, `plan_front`, `plan_cold_start`, `plan_memory`, `plan_partition`, `open_plan`,
+`predict`, `measure`, `compare`, `plan_front`, `plan_cold_start`, `plan_memory`, `plan_partition`, `open_plan`,
 `run`, `prepare` and `export` are the library's interface: docs/api.md.
 """
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from edgeplan.chapters.prediction.api import measure, predict
     from edgeplan.chapters.prediction.comparison import Measured
     from edgeplan.chapters.prediction.model_prediction import Prediction
+    from edgeplan.comparing.api import compare
+    from edgeplan.comparing.result import Comparison
     from edgeplan.errors import EdgeplanError
     from edgeplan.front import Front, plan_front
     from edgeplan.graph.onnx.prepare import Preparation
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ColdStartPlan",
+    "Comparison",
     "EdgeplanError",
     "Front",
     "Measured",
@@ -42,6 +45,7 @@ __all__ = [
     "Run",
     "Session",
     "__version__",
+    "compare",
     "export",
     "measure",
     "open_plan",
@@ -63,6 +67,8 @@ _NAMES = {
     "edgeplan.chapters.prediction.api": ("measure", "predict"),
     "edgeplan.chapters.prediction.comparison": ("Measured",),
     "edgeplan.chapters.prediction.model_prediction": ("Prediction",),
+    "edgeplan.comparing.api": ("compare",),
+    "edgeplan.comparing.result": ("Comparison",),
     "edgeplan.errors": ("EdgeplanError",),
     "edgeplan.front": ("Front", "plan_front"),
     "edgeplan.graph.onnx.prepare": ("Preparation",),

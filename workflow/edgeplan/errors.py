@@ -108,6 +108,12 @@ class UndecidedError(EdgeplanError):
     exit_code = 14
 
 
+class SlowerError(EdgeplanError):
+    """A model is for certain slower than what it is held against, by more than is allowed."""
+
+    exit_code = 15
+
+
 def require_known(what: str, given: Iterable[str], known: Iterable[str], where: str) -> None:
     """Refuse a name that is not among the known ones.
 

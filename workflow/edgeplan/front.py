@@ -1,16 +1,14 @@
 """Plans a model in all ways, and runs each plan before it is told, beside ONNX Runtime.
 
-`edgeplan plan MODEL` and `edgeplan.plan_front` come here. A plan is told by what whoever runs it meets: the time of a whole
-process, of a later inference, and the most memory that the process takes.
+`edgeplan plan MODEL` and `edgeplan.plan_front` come here. A plan is told by what whoever runs it meets: the time from a
+process's start to its first answer, that of a later inference, and the most memory that the process takes.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,22 +21,16 @@ from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start, planning_on
 from edgeplan.chapters.memory.costed import all_bytes
 from edgeplan.chapters.memory.plan import planning
 from edgeplan.chapters.partition.api import plan_partition
+from edgeplan.comparing.turns import Ran, Session, Turns
+from edgeplan.comparing.ways import REFERENCE, Source, plan_session, serve
 from edgeplan.devices.pairs import load_pair
-from edgeplan.engines import onnxruntime
-from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, FormatError, InfeasibleError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
-from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.measurement.process.inputs import random_inputs_of
-from edgeplan.opening import open_plan
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.settings import cores_of, planning_device
 from edgeplan.runtime.folder import LATER_NAME, PlanFolder, replacing, require_replaceable
 from edgeplan.support.files import FilePath
 from edgeplan.support.scratch import ScratchFolder
-from edgeplan.support.subprocesses import program_command, run
-from edgeplan.support.tensors import write_outputs
-from edgeplan.support.workers import ColdRunError
 from edgeplan.writable import require_writable
 
 Goal = Literal["first", "steady", "both"]
@@ -46,31 +38,8 @@ GOALS: tuple[Goal, ...] = ("first", "steady", "both")
 COLD, CONTINUOUS, MEMORY, PAIR, STOCK = "cold start", "cold start, continuous", "memory", "pair", "ONNX Runtime"
 _MIB = 1 << 20
 _BUDGETS = 3  # from the least to all weights in memory, evenly by ratio
-_PROCESSES = 7  # of each plan, in turns with the others': the median counts
-_LATER_SECONDS, _LATER_RUNS = 0.5, 7  # at least
-#: Starts commands in turns, so often, each when the last has ended, and writes what each took.
-_STARTS = """
-import json, os, shlex, subprocess, sys, tempfile, time
-job = json.loads(sys.argv[1])
-found = [[] for _ in job["commands"]]
-os.sched_setaffinity(0, job["processors"])
-for turn in range(job["count"] * len(found)):
-    command, words = job["commands"][turn % len(found)]
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
-        given.write(words.encode())
-        given.seek(0)
-        began = time.perf_counter()
-        child = subprocess.Popen(command, stdin=given, stdout=told)
-        _, status, usage = os.wait4(child.pid, 0)
-        ms = (time.perf_counter() - began) * 1e3
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            print(shlex.join(command))
-            sys.exit(1)
-        told.seek(0)
-        found[turn % len(found)].append((ms, usage.ru_maxrss * 1024, told.read().decode()))
-print(json.dumps(found))
-"""
+_PROCESSES, _SECONDS = 7, 0.1  # of each plan, in turns with the others', and of its later inferences: medians count
+_PATIENCE_SECONDS = 600.0  # with one process, and with a converter
 _ALIKE = 1.02  # later inferences that take no more than this times the fastest are as fast
 
 
@@ -81,9 +50,9 @@ class FrontPlan:
     Attributes:
         kind: `COLD`, `CONTINUOUS`, `MEMORY`, `PAIR` or `STOCK`.
         threads: that compute.
-        first_ms: of a process that opens it, answers once and ends; median.
+        first_ms: of a process, from its start to its first answer; median.
         later_ms: of a later inference; median.
-        peak_bytes: the most memory that such a process takes, all pages.
+        peak_bytes: the most memory that such a process takes, later inferences included, all pages.
         budget_bytes: over idle, that a plan of memory was made for; 0 for others.
         arguments: of the `edgeplan plan` command that writes it, without model and output.
     """
@@ -167,17 +136,16 @@ def _ran_in(scratch: str, model: str, source: Path, device: FilePath, pair: File
             ways.append(_Way(PAIR, work / "pair", len(processors), ("partition", "--pair", str(pair))))
         except (FormatError, DeviceError) as error:
             about.append(f"no plan of {pair}: {error.what}; {error.next_step}")
-    stock = _stock_command(source, work, len(processors))
-    (start, start_peak, _), *runs = _processes([(stock, "\n"), *((way.command, "") for way in ways)], processors, _PROCESSES)
+    stock = serve(REFERENCE, Source(source, work / "stock"), device, processors, _PATIENCE_SECONDS)
+    beside, *ran = _in_turns(
+        [lambda runs: stock.session(len(processors), processors, runs), *(way.on(processors) for way in ways)]
+    )
     found = [
-        (FrontPlan(way.kind, way.threads, first, _later_ms(way.folder), peak, way.budget, way.arguments), way.folder)
-        for way, (first, peak, _) in zip(ways, runs, strict=True)
+        (FrontPlan(way.kind, way.threads, *times, way.budget, way.arguments), way.folder)
+        for way, times in zip(ways, ran, strict=True)
     ]
-    ((*_, (told,)),) = _processes([(stock, "\n" + "run\n" * 4 * _LATER_RUNS)], processors, 1)
-    later = [json.loads(line)["run"] * 1e3 for line in told.splitlines() if "run" in json.loads(line)]
-    beside = FrontPlan(STOCK, len(processors), start, statistics.median(later[_LATER_RUNS:]), start_peak)
     plans, folders = zip(*sorted(found, key=lambda f: (f[0].first_ms, f[0].later_ms)), strict=True)
-    return Front(model, plans, beside, tuple(about), time.perf_counter() - began), folders
+    return Front(model, plans, FrontPlan(STOCK, len(processors), *beside), tuple(about), time.perf_counter() - began), folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +158,8 @@ class _Way:
     arguments: tuple[str, ...]
     budget: int = 0
 
-    @property
-    def command(self) -> tuple[str, ...]:
-        return (sys.executable, "-m", "edgeplan", "run", str(self.folder))
+    def on(self, processors: tuple[int, ...]) -> Callable[[int], Session]:
+        return lambda runs: plan_session(self.folder, processors, runs)
 
 
 def _cold_starts(source: Path, work: Path, device: FilePath, threads: int) -> Iterator[_Way]:
@@ -221,42 +188,17 @@ def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[
         yield _Way(MEMORY, folder, threads, ("memory", "--budget", f"{budget // _MIB}MiB"), budget)
 
 
-def _later_ms(folder: Path) -> float:
-    """Median of inferences in a session held open, the first one apart."""
-    with open_plan(folder) as session:
-        inputs, times = random_inputs_of(session.inputs), list[float]()
-        session.run(inputs)
-        until = time.perf_counter() + _LATER_SECONDS
-        while len(times) < _LATER_RUNS or time.perf_counter() < until:
-            began = time.perf_counter()
-            session.run(inputs)
-            times.append((time.perf_counter() - began) * 1e3)
-    return statistics.median(times)
-
-
-def _stock_command(source: Path, work: Path, threads: int) -> tuple[str, ...]:
-    """ONNX Runtime as it comes, in a process that holds nothing of ours."""
-    write_outputs(work / "inputs.npz", random_inputs(load_onnx(source)))
-    job = json.dumps({"main": str(source), "inputs": str(work / "inputs.npz"), "threads": threads})
-    return (sys.executable, "-P", str(Path(onnxruntime.__file__).with_name("start.py")), job)
-
-
-def _processes(
-    commands: Sequence[tuple[Sequence[str], str]], processors: Sequence[int], count: int
-) -> list[tuple[float, int, list[str]]]:
-    """Median milliseconds of the processes of each command with its input, the most bytes one held, what each wrote.
-
-    Raises:
-        ColdRunError: one failed.
-    """
-    job = {"commands": commands, "processors": list(processors), "count": count}
-    # a process of its own starts them: what this one holds would count as theirs until they are another program
-    done = run(program_command(sys.executable, "-I", "-S", "-c", _STARTS, json.dumps(job)))
-    if done.returncode:
-        raise ColdRunError(done.stderr.decode().strip(), where=done.stdout.decode().strip(), next_step="run this command")
+def _in_turns(made: Sequence[Callable[[int], Session]]) -> list[tuple[float, float, int]]:
+    """Median ms of first answers and of later inferences, and the most bytes held, of what is made for so many inferences."""
+    ran = [list[Ran]() for _ in made]
+    with Turns() as turns:
+        for _ in range(_PROCESSES):
+            for session, own in zip(made, ran, strict=True):
+                runs = int(_SECONDS * 1e3 / own[-1].later_ms) if own else 0
+                own.extend(turns.run([session(runs)], seconds=_SECONDS, patience=_PATIENCE_SECONDS)[0])
     return [
-        (statistics.median(ms for ms, *_ in runs), max(peak for _, peak, _ in runs), [told for *_, told in runs])
-        for runs in json.loads(done.stdout)
+        (statistics.median(r.first_ms for r in own), statistics.median(r.later_ms for r in own), max(r.peak for r in own))
+        for own in ran
     ]
 
 

@@ -32,6 +32,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "measure:measure",
             "Measure a model on this machine, and print what was predicted for it beside what it took.",
         ),
+        "compare": (
+            "compare:compare",
+            "Find the best way to serve a model on this machine: each engine, by threads and sessions, run in turns.",
+        ),
         "export": (
             "export:export",
             "Write a published model with seeded weights as ONNX: any that the tables of this project name.",

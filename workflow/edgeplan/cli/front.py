@@ -83,7 +83,7 @@ def print_front(found: Front, given: Sequence[str], on: Sequence[str]) -> None:
         say(escaped(line))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("plan")
-    for name in ("threads", "process, ms", "later, ms", "memory, MiB"):
+    for name in ("threads", "first, ms", "later, ms", "memory, MiB"):
         table.add_column(name, justify="right")
     for plan in (found.stock, *found.plans):
         kind = f"{plan.kind}, {plan.budget_bytes // _MIB} MiB over idle" if plan.budget_bytes else plan.kind
@@ -96,6 +96,6 @@ def print_front(found: Front, given: Sequence[str], on: Sequence[str]) -> None:
         words = (kind, *given, *options, *(() if kind == "partition" else on), "-o", "plan")
         say(f"  edgeplan plan {escaped(shlex.join(words))}")
     say(
-        f"{escaped(found.model)}: each was run here, {found.seconds:.0f} s in all. process: from its start to its end, one "
-        "inference (edgeplan run plan; ONNX Runtime in a program that imports nothing else); memory: the most that it held"
+        f"{escaped(found.model)}: each was run here, {found.seconds:.0f} s in all. first: from the start of a process to its "
+        "answer (edgeplan-run plan; ONNX Runtime in a program that imports nothing else); memory: the most that it held"
     )

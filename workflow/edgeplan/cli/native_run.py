@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 import sys
 
-from edgeplan.runtime.installed import PROGRAM, installed_libraries
+from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
-
-MOST_RUNS = 10_000
 
 
 def main() -> NoReturn:
@@ -27,11 +25,6 @@ def main() -> NoReturn:
 
         guarded(require_built)
     become(sys.argv[1:])
-
-
-def runs_natively(folder: str) -> bool:
-    """Tell whether edgeplan-run runs a plan folder: one of memory, or of a cold start that no other plan takes over from."""
-    return os.path.exists(f"{folder}/program.bin") and not os.path.exists(f"{folder}/later/plan.json")
 
 
 def is_of_memory(folder: str) -> bool:
@@ -51,11 +44,6 @@ def hand_over(words: Sequence[str]) -> None:
     fits = repeat.isdecimal() and 1 <= int(repeat) <= MOST_RUNS and not folder.startswith("-")
     if fits and runs_natively(folder) and os.access(PROGRAM, os.X_OK):
         become(words_for(folder, repeat))
-
-
-def words_for(folder: str, repeat: str) -> list[str]:
-    """Return the arguments of edgeplan-run for a plan folder: with the library that is installed here."""
-    return [folder, "--repeat", repeat, *(f"--library={found}" for found in [next(installed_libraries(), "")] if found)]
 
 
 def become(words: Sequence[str]) -> NoReturn:

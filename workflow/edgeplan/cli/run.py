@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeplan.cli.ending import guarded
-from edgeplan.cli.native_run import MOST_RUNS, become, is_of_memory, require_built, runs_natively, words_for
+from edgeplan.cli.native_run import become, is_of_memory, require_built
 from edgeplan.cli.times import median, milliseconds
 from edgeplan.errors import InfeasibleError, InputError, ParamsError
 from edgeplan.runtime.folder import COLD_START, GPU_START, read_folder
-from edgeplan.runtime.installed import PROGRAM
+from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_for
 from edgeplan.support import subprocesses
 from edgeplan.terminal import escaped, say
 

@@ -1,6 +1,6 @@
-"""Where oneDNN's library and edgeplan-run lie. Imports next to nothing: who opens a plan waits for this."""
+"""Where oneDNN's library and edgeplan-run lie, and its words. Imports next to nothing: who opens a plan waits for this."""
 
-# ruff: noqa: PTH113, PTH118, PTH120, PTH123, PTH208  pathlib takes as long to be imported
+# ruff: noqa: PTH110, PTH113, PTH118, PTH120, PTH123, PTH208  pathlib takes as long to be imported
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: The program that runs plans without Python (`native/run`).
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(__file__)), "edgeplan-run")
+#: Inferences that it is asked for at most.
+MOST_RUNS = 10_000
 #: Names the library's file in place of those that are installed; native programs know it, too.
 NAMED_BY = "EDGEPLAN_ONEDNN"
 _RECORD, _ITS_FOLDER = "onednn_cpu_gomp-", ".dist-info"  # of the wheel: its list of the files that it has installed
@@ -54,3 +56,13 @@ def _listed(folder: str, record: str) -> Iterator[str]:
         path = os.path.realpath(os.path.join(folder, name))
         if name.rpartition("/")[2].startswith("libdnnl.so") and os.path.isfile(path):
             yield path
+
+
+def runs_natively(folder: str) -> bool:
+    """Tell whether edgeplan-run runs a plan folder: one of memory, or of a cold start that no other plan takes over from."""
+    return os.path.exists(f"{folder}/program.bin") and not os.path.exists(f"{folder}/later/plan.json")
+
+
+def words_for(folder: str, repeat: str) -> list[str]:
+    """Return the arguments of edgeplan-run for a plan folder: with the library that is installed here."""
+    return [folder, "--repeat", repeat, *(f"--library={found}" for found in [next(installed_libraries(), "")] if found)]

@@ -41,6 +41,16 @@ _CHUNK = 1 << 16
 _WAITING = ("sh", "-c", 'read -r line; exec "$@"', "sh")
 
 
+def words_of(name: str, artefact: Artefact, threads: int, inputs: Path, outputs: Path) -> tuple[str, ...]:
+    """Return the command of a setting's program: its interpreter, its file and its job."""
+    known = setting(name)
+    job = {
+        "main": str(artefact.main), "companions": {role: str(path) for role, path in artefact.companions.items()},
+        "threads": threads, "inputs": str(inputs), "outputs": str(outputs), "shapes": artefact.outputs, **known.options,
+    }  # fmt: skip
+    return sys.executable, "-P", str(known.program), json.dumps(job)
+
+
 class OverTimeError(ColdRunError):
     """Reports that a program took longer than it may, and was ended."""
 
@@ -75,14 +85,8 @@ class Program:
             folder = Path(stack.enter_context(ScratchFolder("program")))
             self._outputs = folder / "outputs.npz"
             np.savez(folder / "inputs.npz", allow_pickle=False, **dict(inputs))
-            known = setting(name)
-            job = {
-                "main": str(artefact.main), "companions": {role: str(path) for role, path in artefact.companions.items()},
-                "threads": threads, "inputs": str(folder / "inputs.npz"), "outputs": str(self._outputs),
-                "shapes": artefact.outputs, **known.options,
-            }  # fmt: skip
-            starter = () if group is None else _WAITING
-            command = program_command(*starter, sys.executable, "-P", str(known.program), json.dumps(job))
+            words = words_of(name, artefact, threads, folder / "inputs.npz", self._outputs)
+            command = program_command(*(() if group is None else _WAITING), *words)
             self._said = stack.enter_context(tempfile.TemporaryFile())
             with pinned(*processors):
                 self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)

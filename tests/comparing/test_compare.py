@@ -1,0 +1,165 @@
+"""`edgeplan compare` on the engines that are installed: small models, served in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamed_models import plain_model
+
+from edgeplan.comparing import api
+from edgeplan.comparing.result import Comparison, read
+from edgeplan.comparing.turns import Turns
+from edgeplan.comparing.ways import OWN, REFERENCE, Way, engines
+from edgeplan.errors import FormatError, ParamsError, SlowerError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.job import STOCK_TOLERANCE
+
+LANE = "processes"
+Edgeplan = Callable[..., Any]
+#: What a comparison takes beyond its budget at most: the last look at the references, and a process that is ended.
+_SLACK_SECONDS = 4.0
+
+
+def _convolutions(folder: Path, count: int, batch: int = 1) -> Path:
+    b = GraphBuilder("deep", (batch, 16, 48, 48))
+    x = "input"
+    for _ in range(count):
+        x = b.relu(b.conv(x, 16, 3))
+    return save_onnx(b.build(x), folder / f"deep-{count}-{batch}.onnx")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_onnx(plain_model(), tmp_path_factory.mktemp("compare") / "plain.onnx")
+
+
+@pytest.fixture(scope="module")
+def found(model: Path) -> Comparison:
+    return api.compare(model, budget_seconds=40)
+
+
+def test_each_engine_has_rows_or_a_reason(found: Comparison) -> None:
+    titles = {Way(name, 1, 1).title for name in engines()}
+    assert titles == {row.name.split(",")[0] for row in found.rows} | {left.name.split(",")[0] for left in found.left_out}
+    assert all(left.reason for left in found.left_out)
+    for row in found.rows:
+        assert row.difference is not None
+        assert row.difference <= STOCK_TOLERANCE, row.name
+    assert Way(REFERENCE, len(found.processors), 1).name in {row.name for row in found.rows}
+
+
+def test_figures_of_a_row_fit_together(found: Comparison) -> None:
+    for row in found.rows:
+        assert row.low_ms <= row.latency_ms <= row.high_ms
+        assert row.first_ms > row.latency_ms
+        assert len(row.firsts_ms) == len(row.latencies_ms) == len(row.rates)
+        assert row.peak_bytes > 1 << 20
+
+
+def test_advice_names_a_way_for_each_goal_of_those_that_ran(found: Comparison) -> None:
+    assert len(found.advice()) == 4
+    best = found.best("one")
+    assert best is not None
+    assert best.latency_ms == min(row.latency_ms for row in found.rows if row.sessions == 1)
+
+
+def test_what_is_printed_as_json_is_read_again(
+    edgeplan: Edgeplan, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = edgeplan("compare", str(model), "--engine", REFERENCE, "--budget-seconds", "8", "--json")
+    assert done.code == 0, done.err
+    kept = tmp_path / "kept.json"
+    kept.write_text(done.out)
+    assert json.loads(json.dumps(read(kept).document())) == json.loads(done.out)
+    again = edgeplan("compare", str(model), "--engine", REFERENCE, "--budget-seconds", "8", "--against", str(kept))
+    assert again.code == 0, again.err
+    assert "times" in again.out
+    assert "verdict" in again.out
+
+
+def test_a_model_that_an_engine_refuses_is_named_with_the_reason(tmp_path: Path) -> None:
+    two = _convolutions(tmp_path, 2, batch=2)
+    found = api.compare(two, engine=(REFERENCE, "ncnn"), budget_seconds=15)
+    assert {row.engine for row in found.rows} == {REFERENCE}
+    assert [left.name for left in found.left_out if "ncnn" in left.name] == ["ncnn"]
+    assert all("ncnn" not in line for line in found.advice())
+
+
+def test_the_budget_holds_and_what_had_no_time_is_named(model: Path) -> None:
+    found = api.compare(model, budget_seconds=3)
+    assert found.seconds < 3 + _SLACK_SECONDS
+    assert any("the time was over" in left.reason for left in found.left_out)
+
+
+def test_an_interrupt_keeps_what_is_known(edgeplan: Edgeplan, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, run = [0], Turns.run
+
+    def interrupted(self: Turns, *groups: Any, **how: Any) -> Any:
+        runs[0] += 1
+        if runs[0] == 3:
+            raise KeyboardInterrupt
+        return run(self, *groups, **how)
+
+    monkeypatch.setattr(Turns, "run", interrupted)
+    done = edgeplan("compare", str(model), "--engine", REFERENCE)
+    assert done.code == 130
+    assert "interrupted" in done.out
+    assert "one request: ONNX Runtime" in done.out
+
+
+def test_a_deeper_model_is_slower_and_ends_with_its_exit_code(edgeplan: Edgeplan, tmp_path: Path) -> None:
+    deep, deeper = _convolutions(tmp_path, 6), _convolutions(tmp_path, 9)
+    done = edgeplan("compare", str(deeper), "--against", str(deep), "--fail-above", "5%")
+    assert done.code == SlowerError.exit_code, done.err + done.out
+    assert "slower" in done.out
+    assert "1.05 are allowed" in done.err
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as loop:
+        try:
+            yield
+        finally:
+            loop.kill()
+
+
+@pytest.mark.long
+def test_beside_a_busy_loop_a_model_is_not_slower_than_itself(tmp_path: Path) -> None:
+    deep = _convolutions(tmp_path, 6)
+    with _busy():
+        for _ in range(3):
+            (held,) = api.compare(deep, against=deep, budget_seconds=60).held
+            assert held.verdict != "slower", held
+
+
+def test_plans_are_held_against_each_other_too(tmp_path: Path) -> None:
+    deep, deeper = _convolutions(tmp_path, 4), _convolutions(tmp_path, 12)
+    found = api.compare(deep, against=deeper, engine=(OWN,), budget_seconds=60)
+    assert [held.verdict for held in found.held] == ["faster"], (found.held, found.left_out)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (("--fail-above", "5%"), ParamsError.exit_code, "nothing is held against"),
+        (("--engine", "tensorflow"), ParamsError.exit_code, "there is no engine 'tensorflow'"),
+        (("--against", "kept.json"), FormatError.exit_code, "no comparison"),
+        (("--against", "old.onnx", "--fail-above", "much"), ParamsError.exit_code, "no share"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    edgeplan: Edgeplan, model: Path, tmp_path: Path, options: tuple[str, ...], code: int, told: str
+) -> None:
+    done = edgeplan("compare", str(model), *options, folder=tmp_path)
+    assert done.code == code
+    assert told in done.err

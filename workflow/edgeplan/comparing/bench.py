@@ -1,0 +1,175 @@
+"""Runs the ways to serve a model in turns, within a budget of seconds; those that are clearly worse have no further turn."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from edgeplan.comparing.intervals import around_median
+from edgeplan.comparing.result import LeftOut, Row
+from edgeplan.comparing.turns import Ran, Turns
+from edgeplan.comparing.ways import OWN, REFERENCE, Server, Source, Way, serve
+from edgeplan.errors import EdgeplanError
+from edgeplan.measurement.budget import TimeBudget
+from edgeplan.support.files import FilePath
+from edgeplan.support.tensors import Array, relative_error
+from edgeplan.support.workers import ColdRunError
+
+_SECONDS = 0.3  # of later inferences in a turn
+_MOST_TURNS = 8
+#: After so many turns a way is given up that never came so near to the best of any goal; the last one holds for all others.
+_NEAR = (2.5, 1.5, 1.3, 1.15)
+_HOPELESS = 3.0  # an engine so far from the best by its first way has no other tried
+_PLANNING_SHARE, _PLANNING_SECONDS = 0.2, 10.0  # of the budget, and at most
+_PATIENCE_SECONDS, _PATIENCE = 5.0, 10.0  # of a turn, and so many times the shortest one
+
+
+@dataclass
+class Tried:
+    """A way that was tried, how its sessions ran in each turn, and how long the last turn took."""
+
+    way: Way
+    turns: list[list[Ran]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def firsts_ms(self) -> tuple[float, ...]:
+        """Return when the last session had answered once, by turn."""
+        return tuple(max(one.first_ms for one in ran) for ran in self.turns)
+
+    @property
+    def latencies_ms(self) -> tuple[float, ...]:
+        """Return the median time of a later request, by turn."""
+        return tuple(median(one.later_ms for one in ran) for ran in self.turns)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Return the requests a second of all sessions, by turn."""
+        return tuple(sum(one.per_second for one in ran) for ran in self.turns)
+
+
+#: What a way costs in its best turn, by what is asked of it.
+_COSTS: Mapping[str, Callable[[Tried], float]] = {
+    "start": lambda tried: min(tried.firsts_ms),
+    "one": lambda tried: min(tried.latencies_ms),
+    "many": lambda tried: 1 / max(tried.rates),
+}
+
+
+class Bench:
+    """A bench serves one model, and keeps what was seen of each way.
+
+    Args:
+        turns: what starts sessions.
+        source: the model.
+        device: of the engine onednn, for plans.
+        processors: that all sessions together may use.
+        budget: seconds for all of it.
+    """
+
+    def __init__(self, turns: Turns, source: Source, device: FilePath, processors: tuple[int, ...], budget: TimeBudget) -> None:
+        self._turns, self._source, self._device, self._processors, self._budget = turns, source, device, processors, budget
+        self._planning_seconds = min(_PLANNING_SHARE * budget.left_s, _PLANNING_SECONDS)
+        self._servers, self._refused = dict[str, Server](), dict[str, EdgeplanError]()
+        self._reference, self._differences = list[Array](), dict[str, float]()
+        self._tried, self.left_out = list[Tried](), list[LeftOut]()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Return what is told of the ways that ran."""
+        return tuple(self._row(tried) for tried in self._tried if tried.turns)
+
+    def server(self, name: str) -> Server:
+        """Return what serves the model by an engine, made when it is first asked for.
+
+        Raises:
+            EdgeplanError: it cannot be made.
+        """
+        if name in self._refused:
+            raise self._refused[name]
+        if name not in self._servers:
+            seconds = self._planning_seconds if name == OWN else max(self._budget.left_s, 1.0)
+            try:
+                self._servers[name] = serve(name, self._source, self._device, self._processors, seconds)
+            except EdgeplanError as error:
+                self._refused[name] = error
+                raise
+        return self._servers[name]
+
+    def measure(self, wanted: Sequence[Way]) -> None:
+        """Run each way once, then those that may be best for some goal, one after the other, as long as the budget lasts."""
+        self._take_reference()
+        for way in wanted:
+            tried = Tried(way)
+            if way.engine in self._refused:
+                continue  # said once
+            if self._budget.over:
+                self.left_out.append(LeftOut(way.name, "not tried: the time was over"))
+            elif (times := self._behind(way.engine)) > _HOPELESS:
+                self.left_out.append(LeftOut(way.name, f"not tried: its engine took {times:.1f} times as long as the best"))
+            else:
+                self._tried.append(tried)
+                self._turn(tried)
+        for turn in range(1, _MOST_TURNS):
+            alive = [tried for tried in self._worth_a_turn() if tried.seconds < self._budget.left_s]
+            for tried in alive if turn % 2 == 0 else alive[::-1]:
+                if tried.seconds < self._budget.left_s:
+                    self._turn(tried)
+
+    def _take_reference(self) -> None:
+        """Keep ONNX Runtime's outputs, if it serves the model; else its row says why not."""
+        try:
+            session = self.server(REFERENCE).session(len(self._processors), self._processors, 0)
+            self._turns.run([session], seconds=0.0, patience=max(self._budget.left_s, 1.0), blocks=0, save=True)
+            self._reference = self.server(REFERENCE).outputs()
+        except EdgeplanError:
+            return
+
+    def _worth_a_turn(self) -> list[Tried]:
+        """Return the ways that may still be the best for a goal: each that came near to the best in one of its turns."""
+        ran = [tried for tried in self._tried if tried.turns]
+        best = {goal: min(map(cost, ran), default=0.0) for goal, cost in _COSTS.items()}
+
+        def is_near(tried: Tried) -> bool:
+            near = _NEAR[min(len(tried.turns), len(_NEAR)) - 1]
+            return any(cost(tried) <= near * best[goal] for goal, cost in _COSTS.items())
+
+        return [tried for tried in ran if is_near(tried)]
+
+    def _behind(self, engine: str) -> float:
+        """Return how many times as long an engine's best way takes as the best of all, by the goal that it is nearest for."""
+        ran = [tried for tried in self._tried if tried.turns]
+        own = [tried for tried in ran if tried.way.engine == engine]
+        return min((min(map(cost, own)) / min(map(cost, ran)) for cost in _COSTS.values() if own), default=1.0)
+
+    def _turn(self, tried: Tried) -> None:
+        """Run a way once, in new processes; one that fails is left out from then on."""
+        way, began = tried.way, time.monotonic()
+        try:
+            server = self.server(way.engine)
+            runs = int(_SECONDS * 1e3 / tried.latencies_ms[-1]) if tried.turns else 0
+            sessions = [server.session(way.threads, place, runs) for place in way.places(self._processors)]
+            shortest = min((t.seconds for t in self._tried if t.turns), default=_PATIENCE_SECONDS)
+            patience = min(max(self._budget.left_s, 1.0), _PATIENCE_SECONDS + _PATIENCE * shortest)
+            began, save = time.monotonic(), bool(self._reference) and way.engine not in self._differences
+            tried.turns += self._turns.run(sessions, seconds=_SECONDS, patience=patience, save=save)
+            if save:
+                self._differences[way.engine] = relative_error(server.outputs(), self._reference)
+        except EdgeplanError as error:
+            name = way.title if way.engine in self._refused else way.name
+            self.left_out.append(LeftOut(name, error.reason if isinstance(error, ColdRunError) else error.what))
+            tried.seconds = math.inf
+        else:
+            tried.seconds = time.monotonic() - began
+
+    def _row(self, tried: Tried) -> Row:
+        way, latencies, (low, high, _) = tried.way, tried.latencies_ms, around_median(tried.latencies_ms)
+        peak = max(sum(one.peak for one in ran) for ran in tried.turns)
+        return Row(
+            way.name, way.engine, self._servers[way.engine].version, way.threads, way.sessions, median(tried.firsts_ms),
+            median(latencies), low, high, median(tried.rates), peak, self._differences.get(way.engine), tried.firsts_ms,
+            latencies, tried.rates,
+        )  # fmt: skip

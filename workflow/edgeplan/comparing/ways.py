@@ -1,0 +1,203 @@
+"""Lists the ways to serve a model on this machine, and makes what each starts.
+
+A way is an engine with so many threads a session and so many sessions. What serves is a `Server`: a stock engine as it comes,
+or a plan of this package. A further kind, such as a GPU or a board, is one more class and a line of `serve`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
+from edgeplan.chapters.cold_start.measuring.variants import on_cores
+from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
+from edgeplan.chapters.cold_start.planners.registry import plan
+from edgeplan.comparing.turns import Session
+from edgeplan.devices.config import load_device
+from edgeplan.engines.registry import SETTINGS, owner, setting, version_of
+from edgeplan.measurement.process.child import prepare_offline
+from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.job import PrepareJob
+from edgeplan.measurement.process.program import words_of
+from edgeplan.measurement.process.stock import inputs_of
+from edgeplan.profiling.settings import cores_of
+from edgeplan.profiling.target import target_of
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_for
+from edgeplan.runtime.plan_folder import write_linked
+from edgeplan.support.cpus import pinned, workers
+from edgeplan.support.files import FilePath
+from edgeplan.support.tensors import Array, read_arrays, write_arrays, write_outputs
+from edgeplan.support.workers import ColdRunError
+
+#: The engine that outputs are compared with, and a plan of this package.
+REFERENCE, OWN = "onnxruntime", "edgeplan"
+_LEAST_RUNS = 3  # of a program that is told how often it runs when it is started
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way serves by an engine, on so many threads a session, by so many sessions at once."""
+
+    engine: str
+    threads: int
+    sessions: int
+
+    @property
+    def title(self) -> str:
+        """Return the name of the engine for people."""
+        return OWN if self.engine == OWN else setting(self.engine).title
+
+    @property
+    def name(self) -> str:
+        """Return the name of the way for people."""
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{self.title}, {threads if self.sessions == 1 else f'{self.sessions} sessions of {threads}'}"
+
+    def places(self, processors: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the processors of each session: as many as it has threads."""
+        return [tuple(processors[k * self.threads : (k + 1) * self.threads]) for k in range(self.sessions)]
+
+
+def processors_of(device: FilePath) -> tuple[int, ...]:
+    """Return the processors of a device that this process may use: by affinity, a control group's quota and SLURM."""
+    found = cores_of(load_device(Path(device) if isinstance(device, os.PathLike) else device)).all
+    job = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return found[: min(workers(), int(job) if job.isdecimal() and int(job) else len(found))]
+
+
+def engines() -> tuple[str, ...]:
+    """Name the engines that are compared: stock ones as they come, and plans of this package behind the reference."""
+    stock = [name for name in SETTINGS if setting(name).stock and owner(name).name == name]
+    return REFERENCE, OWN, *(name for name in stock if name != REFERENCE)
+
+
+def ways(names: Sequence[str], count: int) -> list[Way]:
+    """Return all ways on so many processors, those first that are usually best: on all processors, by one session, by many."""
+    sizes = dict.fromkeys((count, 1, max(1, count // 2)))
+    shapes = dict.fromkeys([*((size, count // size) for size in sizes), *((size, 1) for size in sizes)])
+    return [Way(name, threads, sessions) for threads, sessions in shapes for name in names]
+
+
+class Source:
+    """A model that is served, of static shape, what it is given, and a folder for what is made of it."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        folder.mkdir()
+        inputs = inputs_of(path)
+        self.path, self.folder, self.shapes = path, folder, inputs.shapes
+        self.values: Mapping[str, Array] = random_inputs(inputs.shapes, 0, inputs.types, inputs.below)
+        write_outputs(folder / "inputs.npz", self.values)
+
+
+class Server(ABC):
+    """A server makes the sessions of an engine for one model; `version` is the engine's."""
+
+    version: str
+
+    @abstractmethod
+    def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
+        """Return a session of so many threads; one that takes no lines infers so often. EdgeplanError: there is none."""
+
+    @abstractmethod
+    def outputs(self) -> list[Array]:
+        """Return the outputs that a session has written last."""
+
+
+class _Stock(Server):
+    """A stock engine serves as it comes, in a program that holds nothing of this package."""
+
+    def __init__(self, name: str, source: Source, threads: int, seconds: float) -> None:
+        self._name, self.version, work = name, version_of(name), source.folder / name
+        if not self.version:
+            raise ColdRunError(f"not installed: {owner(name).install}")
+        work.mkdir()
+        job = PrepareJob(setting=name, threads=threads, model=source.path, inputs=source.shapes, folder=work)
+        found = prepare_offline(job, seconds)
+        if found.artefact is None:
+            raise ColdRunError(found.reason)
+        self._artefact, self._inputs, self._outputs = found.artefact, source.folder / "inputs.npz", work / "outputs.npz"
+
+    def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
+        del runs
+        return Session(words_of(self._name, self._artefact, threads, self._inputs, self._outputs), processors)
+
+    def outputs(self) -> list[Array]:
+        with np.load(self._outputs, allow_pickle=False) as found:
+            return [found[name] for name in found.files]
+
+
+class _Own(Server):
+    """Plans of cold starts serve, with kernels for later inferences, by edgeplan-run."""
+
+    def __init__(self, source: Source, device: FilePath, processors: Sequence[int], seconds: float) -> None:
+        self._source, self._widest = source, self._folder(source, len(processors))
+        with pinned(*processors):
+            self._made = plan_cold_start(source.path, self._widest, device, continuous=True, budget_seconds=seconds)
+        self.version = self._made.plan.target.library_version
+        files = write_arrays(source.folder, source.values)
+        self._words = [word for name, file in files.items() for word in ("-i", f"{name}={file}")]
+
+    @staticmethod
+    def _folder(source: Source, threads: int) -> Path:
+        return source.folder / f"plan-{threads}"
+
+    def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
+        folder = self._folder(self._source, threads)
+        if not folder.exists():
+            _narrow(self._made, self._source.path, folder, threads)
+        return plan_session(folder, processors, runs, *self._words, "-o", str(self._source.folder / "outputs"))
+
+    def outputs(self) -> list[Array]:
+        return [*read_arrays(self._source.folder / "outputs", read_folder(self._widest).head.outputs).values()]
+
+
+def _narrow(made: ColdStartPlan, model: Path, folder: Path, threads: int) -> None:
+    """Write the plan for fewer cores, by the costs that were measured for all of them."""
+    profiles = on_cores(made.profiles, threads)
+    if not profiles:
+        raise ColdRunError(f"no costs of plans on {threads} cores: taskset -c 0-{threads - 1} edgeplan compare measures them")
+    dnnl = Dnnl()
+    narrow = plan(profiles, "optimal", target_of(model, dnnl, threads))
+    write_linked(dnnl, model, with_warm_kernels(narrow, profiles), folder)
+
+
+def plan_session(folder: Path, processors: tuple[int, ...], runs: int, *words: str) -> Session:
+    """Return the session of a plan folder of any kind: by edgeplan-run where that runs it, else in Python.
+
+    Args:
+        folder: the plan.
+        processors: that it may use.
+        runs: inferences behind the first, where edgeplan-run runs it.
+        words: further options of edgeplan-run.
+    """
+    if not runs_natively(str(folder)):
+        return Session((sys.executable, "-m", "edgeplan.comparing.opened", str(folder)), processors)
+    count = 1 + min(max(runs, _LEAST_RUNS), MOST_RUNS - 1)
+    return Session((PROGRAM, *words_for(str(folder), str(count)), "--json", *words), processors, lines=False)
+
+
+def serve(name: str, source: Source, device: FilePath, processors: Sequence[int], seconds: float) -> Server:
+    """Make what serves a model by an engine.
+
+    Args:
+        name: of the engine.
+        source: the model.
+        device: of the engine onednn, for plans.
+        processors: that all sessions together may use.
+        seconds: that making it may take, as far as can be held.
+
+    Raises:
+        EdgeplanError: the engine is not installed, or cannot serve the model.
+    """
+    if name == OWN:
+        return _Own(source, device, processors, seconds)
+    return _Stock(name, source, len(processors), seconds)
