@@ -188,7 +188,8 @@ CONTROL = """g (float[2,3] x, bool c, int64 n) => (float[2,3] y, float[a,b] z, f
 
 @pytest.mark.parametrize(("given", "branch"), [("true", ("relu_0", "add_1")), ("false", ("sub_0",))])
 def test_of_branches_the_one_that_ran_and_of_loops_how_often(given: str, branch: tuple[str, ...], tmp_path: Path) -> None:
-    found = executed_model(
+    wanted = Preparation.given(None, None, {"c": given, "n": 3}, None)
+    found = executed_model(saved(tmp_path / "m.onnx", CONTROL), wanted=wanted)
         saved(tmp_path / "m.onnx", CONTROL), wanted=Preparation.given(None, None, {"c": given, "n": 3}, None)
     )
     by_operator = [(node.operators, node.times) for node in found.nodes]
