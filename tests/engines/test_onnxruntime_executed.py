@@ -190,8 +190,6 @@ CONTROL = """g (float[2,3] x, bool c, int64 n) => (float[2,3] y, float[a,b] z, f
 def test_of_branches_the_one_that_ran_and_of_loops_how_often(given: str, branch: tuple[str, ...], tmp_path: Path) -> None:
     wanted = Preparation.given(None, None, {"c": given, "n": 3}, None)
     found = executed_model(saved(tmp_path / "m.onnx", CONTROL), wanted=wanted)
-        saved(tmp_path / "m.onnx", CONTROL), wanted=Preparation.given(None, None, {"c": given, "n": 3}, None)
-    )
     by_operator = [(node.operators, node.times) for node in found.nodes]
     assert [one for one in by_operator if one[0] and one[0][0] in ("relu_0", "add_1", "sub_0")] == [((b,), 1) for b in branch]
     assert by_operator[-1] == (("if_0",), 1)
