@@ -66,10 +66,7 @@ def test_rows_of_kernels_and_models_are_found(device: str, stage: str) -> None:
     measured = params_on(PARAMS, ROOT / f"config/devices/{device}.yaml").model_dump()["measurement"]
     settings = MeasurementSettings.model_validate(measured)
     own = node_settings(settings) if stage == "sampling" else settings
-    keys = {
-        row_key(described, own, known["engine_version"], known["fingerprint"], name)[0]
-        for name in measured_by.readable
-    }
+    keys = {row_key(described, own, known["engine_version"], known["fingerprint"], name)[0] for name in measured_by.readable}
     assert stored.stem in keys
     subjects = pq.read_table(stored.with_name(f"{stored.stem}-rows-000.parquet"))["subject"].to_pylist()
     assert {s.partition("-")[2].removeprefix("nodes-") for s in subjects} <= {"", *mapped_by.readable}
