@@ -369,8 +369,8 @@ def _move(node: _Node, size: Size) -> str:
         inner = node.result[-1] if node.result else 1
         size["scalar_steps"] = float(elements) if node.op in ("Resize", "Upsample") else 0.0
     size |= {"inner": inner, "outer_runs": elements / max(1.0, inner)}
-    mode = node.attributes.get("mode", "")
-    return f"-{mode}" if node.op in ("Resize", "Upsample") and mode else ""
+    # Only resizing has a mode, and only an engine's own change of layout is from one to another.
+    return "".join(f"-{node.attributes[name]}" for name in ("mode", "from", "to") if node.attributes.get(name))
 
 
 def _coefficients(node: _Node, size: Size) -> str:
@@ -447,7 +447,7 @@ reduction: SkipSimplifiedLayerNormalization EmbedLayerNormalization InstanceNorm
 reduction: LpNormalization MeanVarianceNormalization Normalizer DynamicQuantizeLinear TopK CumSum LRN Hardmax
 move: Transpose Concat Split Slice Gather Reshape Squeeze Unsqueeze Flatten Expand Tile Pad Resize Upsample ReorderInput
 move: ReorderOutput GatherND GatherElements ScatterND ScatterElements Shape ConstantOfShape DepthToSpace SpaceToDepth Trilu
-move: Range OneHot Identity QLinearConcat
+move: Range OneHot Identity QLinearConcat Reorder
 ensemble: TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble
 linear: LinearClassifier LinearRegressor SVMClassifier SVMRegressor
 """

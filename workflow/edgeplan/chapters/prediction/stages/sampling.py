@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,7 @@ _OPERATORS_SHARE = 0.1
 _BATCH = 192
 #: A node takes about so many us: each, by floating point operations, and by bytes read, written, and of weights.
 _THUMB_US = np.array([0.5, 2e-5, 0.0, 1e-4, 1e-4, 1e-4])
-_LEAST_SHARE = 5e-4  # of time, that a key is measured as if it had
+_LEAST_SHARE, _LEAST_OWN_SHARE = 5e-4, 2e-5  # of time, that a key and a node are measured as if they had
 #: A label is never below this.
 _LEAST_US = 0.01
 
@@ -123,25 +124,31 @@ def key_of(config: NodeConfig) -> str:
 
 
 def by_weight(pool: Sequence[Candidate], told: pd.DataFrame, seed: int) -> list[Candidate]:
-    """Order nodes so that each key comes early, and those that models spend time in more often: as the root of their share.
+    """Draw an order: keys as often as the root of the time that models spend in them, nodes of a key by their own time.
 
-    Shares are of the models of a family, and the mean of all families; times are by a rule of thumb: nothing is measured yet.
+    Shares of time are of the models of a family, and the mean of all families, by a rule of thumb: nothing is measured yet.
     """
-    shuffled = list(pool)
-    Random(f"{seed}/nodes").shuffle(shuffled)  # noqa: S311  not cryptography
     named, read = {one.model for one in pool}, cache(NodeConfig.from_json)
     rows = told[told["model_id"].isin(named)]
     table = Table.of([read(config) for config in rows["config"]])
     us = (table.sizes[:, : len(_THUMB_US)] @ _THUMB_US)[table.place] * rows["times"]
-    of_family = us.groupby([rows["family"], np.array(table.keys)[table.place]]).sum()
-    share = (of_family / of_family.groupby(level=0).transform("sum")).groupby(level=1).sum() / rows["family"].nunique()
-    of_key: dict[str, list[Candidate]] = defaultdict(list)
-    for one in shuffled:
-        of_key[key_of(one.config)].append(one)
-    placed = [
-        (rank / (share[key] + _LEAST_SHARE) ** 0.5, key, one) for key, those in of_key.items() for rank, one in enumerate(those)
-    ]
+    of_key, of_config = (_shares(us, rows["family"], names) for names in (np.array(table.keys)[table.place], rows["config"]))
+    # The first of exponential times whose rates are weights: a draw by weight without replacement.
+    draw = Random(f"{seed}/nodes")  # noqa: S311  not cryptography
+    drawn = sorted((draw.expovariate(of_config[one.config.to_json()] + _LEAST_OWN_SHARE), i) for i, one in enumerate(pool))
+    counts: dict[str, int] = defaultdict(int)
+    placed = []
+    for _, i in drawn:
+        key = key_of(pool[i].config)
+        placed.append((counts[key] / (of_key[key] + _LEAST_SHARE) ** 0.5, key, pool[i]))
+        counts[key] += 1
     return [one for _, _, one in sorted(placed, key=lambda place: place[:2])]
+
+
+def _shares(us: pd.Series, family: pd.Series, names: Any) -> pd.Series:
+    """Return the share of each name in the time of a family, as a mean of all families."""
+    of_family = us.groupby([family, names]).sum()
+    return (of_family / of_family.groupby(level=0).transform("sum")).groupby(level=1).sum() / family.nunique()
 
 
 @dataclass
