@@ -17,7 +17,6 @@ from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER
 from edgeplan.chapters.partition.names import PLANNED, SIDES
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import EdgeplanError
-from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
 
 #: New processes that run a plan later, and turns of each.
@@ -80,7 +79,7 @@ def checked_rows(
     rows: list[dict[str, Any]] = []
     limits = CheckLimits(turns=turns, fewest=turns, stock=settings)
     try:
-        planning = CheckedPlanning(pair, subject_of(name, model, 0), "sequential", SearchLimits(), limits)
+        planning = CheckedPlanning(pair, subject_of(name, model, 0), limits)
         chosen = planning.go(output)
         check = chosen.check
         assert check is not None  # noqa: S101  it was executed

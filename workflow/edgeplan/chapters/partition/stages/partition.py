@@ -191,7 +191,7 @@ class _Run:
         layouts, (cpu, gpu) = activation_layouts(lowered, BLOCKED), self.about["names"]
         waits = str(self.about["synchronisation"])
         costs = model_costs(lowered, layouts, self.trained.predictors, names=(cpu, gpu), synchronisation=waits)
-        made = plan(costs.costs, "sequential")
+        made = plan(costs.costs)
         return made.makespan_ms, sum(step.on == "split" for step in made.steps)
 
     def _saved(self, name: str) -> Path:
