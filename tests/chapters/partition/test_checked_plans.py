@@ -7,8 +7,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +44,7 @@ from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, EdgeplanError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.opening import open_plan
 from edgeplan.planning.partition.costs import SPLIT
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
@@ -53,6 +53,7 @@ from edgeplan.runtime.layouts import size_bytes
 from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
 from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.partitioned.sections import Extent
+from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.support.machine import machine_kind
 from edgeplan.support.store import STORED_ROWS_ONLY
 
@@ -390,6 +391,10 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
         found = run(folder, check=True)
         assert found.difference is not None, name
         assert found.difference <= 1e-4, name
+        with open_plan(folder) as session:
+            assert isinstance(session, PairSession)
+            session.run(dict(planning.subject.inputs))
+            assert (session.times[np.array(session.placed.lanes) == 1] == -1).all(), "the GPU notes no times"
     (folders["cpu"] / "weights.bin").write_bytes(bytes((folders["cpu"] / "weights.bin").stat().st_size))
     with OpenedPlan(folders["cpu"]) as damaged, pytest.raises(EdgeplanError, match="weights are damaged"):
         damaged.wait()
