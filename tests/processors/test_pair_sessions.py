@@ -20,7 +20,7 @@ from edgeplan.graph.ir import Graph, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import Dispatch
 from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.opencl.tuning import alternatives
+from edgeplan.opencl.processor import OpenclDispatcher
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.layouts import BLOCKED
@@ -112,7 +112,7 @@ def test_kernels_that_autotuning_tries_compute_the_same(
     taken = []
 
     def choose(step: Step, shapes: Mapping[str, Shape], where: Mapping[str, str]) -> Dispatch | None:
-        found = [*alternatives(step, shapes, where, opencl.device_numbers).items()]
+        found = [*OpenclDispatcher(opencl.numbers).alternatives(step, shapes, where).items()]
         if number > len(found):
             return None
         taken.append(found[number - 1][0])

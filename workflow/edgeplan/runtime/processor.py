@@ -125,23 +125,6 @@ class Dispatcher:
         del step, shapes, layouts
         return _Untold()
 
-    def of_parts(
-        self, step: Step, shapes: Shapes, layouts: Layouts, outputs: Sequence[int]
-    ) -> tuple[list[str], npt.NDArray[np.float64]] | None:
-        """Names of the kernels of parts of a layer, and their features by `features` (parts, features), faster than one by one.
-
-        Args:
-            step: the whole layer.
-            shapes: of its tensors.
-            layouts: of its activations.
-            outputs: output channels of each part.
-
-        Returns:
-            None where `dispatch` is to be asked for each.
-        """
-        del step, shapes, layouts, outputs
-        return None
-
     def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, object]:
         """The tuning space of a step: kernels that compute the same as its own, by name, for `Processor.choose`."""
         del step, shapes, layouts

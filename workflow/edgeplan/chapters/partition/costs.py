@@ -64,18 +64,7 @@ def costs_of(
     error: float = 0.0,
     step_ms: tuple[float, float] = (0.0, 0.0),
 ) -> ModelCosts:
-    """Write the cost document of a model, and read it.
-
-    Args:
-        lowered: steps of the model.
-        layouts: layout of every activation.
-        block: channels of a block of the layout `blocked16`.
-        priced: of each step.
-        names: of the processors, as people read them.
-        handshake_ms: until one processor has seen that the other is done.
-        error: relative error of the times of steps that do not say theirs.
-        step_ms: what each step takes on each processor beyond its times.
-    """
+    """Write the cost document of a model, and read it."""
     earlier = preceding(lowered, layouts, block)
     operators = [
         {"name": step.name, "inputs": [lowered.steps[k].name for k in before], **entry}
@@ -106,16 +95,7 @@ def model_costs(
     synchronisation: str,
     variant: str = OURS,
 ) -> ModelCosts:
-    """The costs of a model on a pair.
-
-    Args:
-        lowered: its steps.
-        layouts: layout of every activation.
-        predictors: of the pair.
-        names: of the processors, as people read them.
-        synchronisation: "polling" or "events".
-        variant: of the predictors of lane 1.
-    """
+    """The costs of a model on a pair."""
     return costs_of(
         lowered,
         layouts,

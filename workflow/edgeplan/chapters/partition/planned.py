@@ -74,15 +74,7 @@ def plan_model(
     synchronisation: Synchronisation,
     variant: str = OURS,
 ) -> PlannedModel:
-    """Plan a model on a pair.
-
-    Args:
-        model: an ONNX file of static shape.
-        predictors: of the pair.
-        names: of its processors, as people read them.
-        synchronisation: how they wait.
-        variant: of the predictors of lane 1.
-    """
+    """Plan a model on a pair."""
     lowered, layouts = steps_of(model)
     began = time.perf_counter()
     costs = model_costs(lowered, layouts, predictors, names=names, synchronisation=synchronisation.value, variant=variant)
@@ -107,13 +99,7 @@ def lowered_workload(workload: Workload) -> Lowered:
 
 
 def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
-    """Write the plan with the program that executes it and the program's weights.
-
-    Args:
-        planned: the plan.
-        pair: that it is for.
-        folder: of the plan.
-    """
+    """Write the plan with the program that executes it and the program's weights."""
     host, names = pair.host, (PROGRAM_NAME, WEIGHTS_NAME)
     threads, specs = len(planned.alone) or host.threads, specs_of(pair.pair)
     driver, waits = pair.other.capabilities.version, str(pair.synchronisation)

@@ -17,13 +17,7 @@ MARGIN = 0.05
 
 
 def own_costs(times: OwnTimes, *, names: tuple[str, str], handshake_ms: float) -> ModelCosts:
-    """The costs of a model by its own times.
-
-    Args:
-        times: of the model.
-        names: of the processors, as people read them.
-        handshake_ms: of empty steps; handing over costs at least that.
-    """
+    """The costs of a model by its own times."""
     lowered, block = times.subject.lowered, times.block
     priced: list[Priced] = []
     for k, step in enumerate(lowered.steps):
@@ -56,14 +50,7 @@ def own_costs(times: OwnTimes, *, names: tuple[str, str], handshake_ms: float) -
 
 
 def costs_alone(subject: SweptModel, steps_ms: Sequence[float], block: int, names: tuple[str, str]) -> ModelCosts:
-    """The costs of a model that runs on the first processor alone, from the times that its steps took.
-
-    Args:
-        subject: the model.
-        steps_ms: of its steps.
-        block: channels of a block of the layout `blocked16`.
-        names: of the processors, as people read them.
-    """
+    """The costs of a model that runs on the first processor alone, from the times that its steps took."""
     why = "all steps run on one processor"
     priced: list[Priced] = [({"options": [{"on": "cpu", "cpu_ms": ms}], "unsplittable": why}, (0,)) for ms in steps_ms]
     return costs_of(subject.lowered, subject.layouts, block, priced, names=names, handshake_ms=0.0)

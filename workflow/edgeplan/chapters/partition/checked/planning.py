@@ -81,14 +81,7 @@ class _Clock:
 
 
 def checked_plan(pair: PairFile, model: Path, output: Path, limits: CheckLimits | None = None) -> PlannedModel:
-    """Plan a model from its own sweep, run the plan beside the other ways, and write the folder of the fastest.
-
-    Args:
-        pair: is opened meanwhile.
-        model: an ONNX file of static shape.
-        output: folder to write the plan to.
-        limits: of the check.
-    """
+    """Plan a model from its own sweep, run the plan beside the other ways, and write the folder of the fastest."""
     return CheckedPlanning(pair, subject_of(model.stem, model, 0), limits or CheckLimits()).go(output)
 
 

@@ -27,18 +27,7 @@ def measured_costs(
     handshake_ms: float,
     margin: float,
 ) -> ModelCosts:
-    """The costs of a model.
-
-    Args:
-        lowered: its steps.
-        layouts: layout of every activation.
-        swept: rows of `sweep`.
-        refused: for each step why the GPU does not run it.
-        block: channels of a block of the layout `blocked16`.
-        names: of the processors.
-        handshake_ms: until one has seen that the other is done.
-        margin: share of an operator's time that a split has to gain.
-    """
+    """The costs of a model."""
     by_step, priced = dict(iter(swept.groupby("step"))), list[Priced]()
     for k, why in enumerate(refused):
         options: list[dict[str, object]] = []
@@ -64,14 +53,7 @@ def measured_costs(
 def at_ratios(
     subject: SweptModel, block: int, assigned: Sequence[Assignment], ratios: Mapping[int, tuple[str, float]]
 ) -> list[Assignment]:
-    """The same with some steps split at ratios of their own, each at the nearest that can be executed.
-
-    Args:
-        subject: the model.
-        block: channels of a block of the layout `blocked16`.
-        assigned: where each step runs.
-        ratios: of steps: over what, and the CPU's share.
-    """
+    """The same with some steps split at ratios of their own, each at the nearest that can be executed."""
     found = list(assigned)
     for k, (name, share) in ratios.items():
         dimension = Dimension(name)

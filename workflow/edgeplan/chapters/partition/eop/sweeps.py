@@ -84,14 +84,7 @@ def on_gpu(pair: Opened, subject: SweptModel) -> list[str]:
 
 
 def sweep(pair: Opened, subject: SweptModel, shares: Sequence[float], runs: int) -> pd.DataFrame:
-    """Measure the steps of a model whole and split.
-
-    Args:
-        pair: whose GPU notes times.
-        subject: the model.
-        shares: of the CPU.
-        runs: of each session.
-    """
+    """Measure the steps of a model whole and split, on a pair whose GPU notes times."""
     refused, block = on_gpu(pair, subject), pair.block
     rows: list[dict[str, Any]] = []
     for lane in (0, 1):

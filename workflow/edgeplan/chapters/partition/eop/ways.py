@@ -51,11 +51,7 @@ class Way:
 
 
 def ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
-    """Return all of `WAYS` that follow from measured costs, and what EOP's algorithms found.
-
-    Args:
-        costs: of a model.
-    """
+    """Return all of `WAYS` that follow from measured costs, and what EOP's algorithms found."""
     found: dict[str, Way] = {}
     simple = {
         CPU_WAY: baselines.single(costs, CPU),
@@ -85,11 +81,7 @@ def ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
 
 
 def as_predicted(costs: PairCosts) -> Way:
-    """Return the way `PREDICTED` from predicted costs.
-
-    Args:
-        costs: as predictors give them.
-    """
+    """Return the way `PREDICTED` from predicted costs."""
     began = time.perf_counter()
     made = eop(costs)
     simulated = in_sequence(costs, made.choice).makespan_ms

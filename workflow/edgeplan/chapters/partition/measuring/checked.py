@@ -64,14 +64,6 @@ def checked_rows(
 ) -> tuple[pd.DataFrame, WrittenPlan | None]:
     """Plan a model by its own sweep, then run all ways once more: a row for each, with the columns of `rows.CHECKED`.
 
-    Args:
-        pair: is opened meanwhile.
-        name: of the model.
-        model: its ONNX file.
-        settings: of stock engines to stand beside.
-        turns: of each way.
-        output: folder of the plan that is returned.
-
     Returns:
         The rows, and the plan; None where there is none.
     """

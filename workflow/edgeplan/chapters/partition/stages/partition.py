@@ -52,15 +52,7 @@ _LONGEST_HANDSHAKE = 2.0
 
 
 def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, measured: Path) -> None:
-    """Measure what the rows lack, train, and write all of it.
-
-    Args:
-        params: params.yaml.
-        pair_path: the pair file.
-        rows: rows of earlier runs.
-        work: models and weights; may be deleted.
-        measured: where the predictors, what was measured and the state of the machine go.
-    """
+    """Measure what the rows lack, train, and write all of it."""
     pair = load_pair(pair_path)
     settings, folder = params.partition, (work / pair.name).resolve()
     with watched(rows, pair.cores):

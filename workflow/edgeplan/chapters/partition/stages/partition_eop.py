@@ -77,16 +77,7 @@ _HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
 
 
 def measure_eop(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, predictors: Path, measured: Path) -> None:
-    """Measure a pair for EOP, or read what is stored of it.
-
-    Args:
-        params: params.yaml.
-        pair_path: the pair file.
-        rows: rows of earlier runs.
-        work: models; may be deleted.
-        predictors: of the pair.
-        measured: where what was measured and the state of the machine go.
-    """
+    """Measure a pair for EOP, or read what is stored of it."""
     pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()
     with watched(rows, pair.cores):
