@@ -67,11 +67,7 @@ def has_other_types(step: Step, types: Mapping[str, str]) -> bool:
 
 
 class DispatchingProcessor(Processor):
-    """A dispatching processor takes its kernels from the white-box dispatcher; a driver's own builds and launches them.
-
-    Attributes:
-        device_numbers: of the device.
-    """
+    """A dispatching processor takes its kernels from the white-box dispatcher; a driver's own builds and launches them."""
 
     dispatcher = OpenclDispatcher
     device_numbers: DeviceNumbers

@@ -26,15 +26,7 @@ class _Part(BaseModel):
 
 
 class OptionEntry(_Part):
-    """One way to run an operator.
-
-    Attributes:
-        on: "cpu", "gpu" or "split".
-        cpu_ms, gpu_ms: busy times; whole options have the one of their processor, splits both.
-        cpu_share: of a split, above 0 and below 1.
-        dimension: what a split divides.
-        implementation: name of the kernels.
-    """
+    """One way to run an operator."""
 
     on: Literal["cpu", "gpu", "split"]
     cpu_ms: Milliseconds | None = None
@@ -45,16 +37,7 @@ class OptionEntry(_Part):
 
 
 class OperatorEntry(_Part):
-    """An operator entry lists the options of one operator.
-
-    Attributes:
-        name: unique in the document.
-        inputs: names of the operators whose outputs it reads.
-        options: at least one on a single processor.
-        to_cpu_ms, to_gpu_ms: moving its output where memory is not shared.
-        error: relative error of its times, in place of the document's.
-        unsplittable: why there is no split, to be repeated in plans.
-    """
+    """An operator entry lists the options of one operator."""
 
     name: Name
     inputs: tuple[Name, ...] = ()
@@ -73,17 +56,7 @@ class ProcessorNames(_Part):
 
 
 class CostDocument(_Part):
-    """A cost document describes a model's operators and their costs on two processors.
-
-    Attributes:
-        format_version: version of this document.
-        model: name of the model.
-        processors: names of the two.
-        cpu_to_gpu_ms, gpu_to_cpu_ms: synchronisation.
-        cpu_step_ms, gpu_step_ms: what each operator takes on a processor beyond its times: its call, or being enqueued.
-        error: relative error of predicted times.
-        operators: in the order in which they run, as far as their inputs allow it.
-    """
+    """A cost document describes a model's operators and their costs on two processors (docs/partition-planning.md)."""
 
     format_version: Literal[1]
     model: Name

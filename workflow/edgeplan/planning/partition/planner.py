@@ -23,14 +23,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """An outcome is a planned partition, with its bound.
-
-    Attributes:
-        costs: with the options that are chosen among.
-        choice: what runs where.
-        timeline: when, by simulation.
-        lower_bound_ms: what no plan beats.
-    """
+    """An outcome is a planned partition, with its bound."""
 
     costs: PairCosts
     choice: Choice

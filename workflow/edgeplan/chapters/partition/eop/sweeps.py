@@ -37,15 +37,7 @@ _WARM = 1
 
 @dataclass(frozen=True)
 class SweptModel:
-    """A swept model has its steps, layouts and inputs.
-
-    Attributes:
-        name: of the workload.
-        model: the ONNX file.
-        lowered: its steps.
-        layouts: of its activations: images in blocks, all else row-major.
-        inputs: seeded values.
-    """
+    """A swept model has its steps, layouts and inputs."""
 
     name: str
     model: Path

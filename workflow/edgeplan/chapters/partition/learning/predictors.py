@@ -45,12 +45,7 @@ _AGAIN = "measure the pair: dvc repro partition@PAIR"
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees on log(latency / FLOPs): the scale, which they could not extrapolate, is taken out.
-
-    Attributes:
-        text: of LightGBM.
-        walk: the same, laid out.
-    """
+    """Trees on log(latency / FLOPs): the scale, which they could not extrapolate, is taken out."""
 
     text: str
     walk: Walk
@@ -76,15 +71,7 @@ class _Part(BaseModel):
 
 
 class Model(_Part):
-    """A model is one text of trees.
-
-    Attributes:
-        side: "cpu", of lane 0, or "gpu", of lane 1.
-        variant: `OURS` or `PLAIN`.
-        kind: of the layers.
-        implementation: that it is of; "" for all that have none of their own.
-        file: its name.
-    """
+    """A model is one text of trees."""
 
     side: Literal["cpu", "gpu"]
     variant: Literal["ours", "plain"]
@@ -132,13 +119,7 @@ class PartitionCard(_Part):
 
 @dataclass(frozen=True)
 class PairPredictors:
-    """Predictors of latency on both processors of a pair.
-
-    Attributes:
-        card: what they are of.
-        trees: by side, variant, kind and implementation.
-        dispatcher: of the processor of lane 1.
-    """
+    """Predictors of latency on both processors of a pair."""
 
     card: PartitionCard
     trees: Mapping[tuple[str, str, str, str], Trees] = field(repr=False)

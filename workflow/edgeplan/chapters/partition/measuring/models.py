@@ -42,15 +42,7 @@ _US_PER_MS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class ModelJob:
-    """A job names a model to measure.
-
-    Attributes:
-        model: its ONNX file.
-        folder: an empty one.
-        runs: of each way.
-        settings: stock ones.
-        pool: folder with the weights of chains (`chains.write_pool`).
-    """
+    """A job names a model to measure."""
 
     model: Path
     folder: Path

@@ -36,12 +36,7 @@ _WORTH_SPLITTING, _BESIDE_CHAINS = 4e6, 3
 
 @dataclass(frozen=True, slots=True)
 class ChosenSplits:
-    """Choices say where each way splits a layer.
-
-    Attributes:
-        layer: the layer.
-        channels: of the CPU, by way.
-    """
+    """Choices say where each way splits a layer."""
 
     layer: LayerShape
     channels: Mapping[str, int]
@@ -57,16 +52,7 @@ class ChosenSplits:
 
 @dataclass(frozen=True)
 class SplitMeasuring:
-    """This measures layers that are split.
-
-    Attributes:
-        rows: what is stored.
-        pair: None where nothing may be measured.
-        predictors: of the pair.
-        settings: what is measured.
-        folder: with the pool of weights.
-        handshake_us: of a split, as the pair waits.
-    """
+    """This measures layers that are split."""
 
     rows: PartitionRows
     pair: Opened | None
