@@ -48,7 +48,7 @@ from edgeplan.opening import open_plan
 from edgeplan.planning.partition.costs import SPLIT
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
-from edgeplan.runtime.folder import PARTITION, read_folder
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.layouts import size_bytes
 from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
 from edgeplan.runtime.partitioned.program import Split
@@ -222,7 +222,6 @@ def test_a_model_is_swept_where_it_runs(pair: Opened, subject: SweptModel) -> No
     for step, places in zip(costs.costs.steps, costs.assigned, strict=True):
         assert len(step.options) == len(places)
         assert [isinstance(place, Split) for place in places] == [option.kind == SPLIT for option in step.options]
-
 
 
 @needs_a_pair

@@ -6,15 +6,15 @@ What it decides is known before anything is built, so predictors learn from it (
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import batches, convolutions, copies, linear, pointwise, products, windows
-from edgeplan.opencl.launch import FEATURES, DeviceNumbers, Dispatch
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch
 from edgeplan.opencl.spaces import Maker, refusal_of
 
 Shapes = Mapping[str, Shape]

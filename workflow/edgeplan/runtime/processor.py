@@ -11,17 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Worker
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]

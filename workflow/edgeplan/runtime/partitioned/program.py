@@ -16,7 +16,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.steps import Lowered, Step
+from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
@@ -72,9 +72,7 @@ class Partitioned:
         return tuple(k for k, found in enumerate(self.lanes) if found == lane)
 
 
-def partition(
-    lowered: Lowered, layouts: Mapping[str, str], block: int, assignments: Sequence[Assignment]
-) -> Partitioned:
+def partition(lowered: Lowered, layouts: Mapping[str, str], block: int, assignments: Sequence[Assignment]) -> Partitioned:
     """Put the steps of a model on two lanes, where each waits for all of the step before.
 
     Args:
