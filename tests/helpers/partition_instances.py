@@ -1,7 +1,7 @@
 """Cost documents of realistic proportions, on a pair of unequal processors: chains and ladders of convolutions.
 
-Speeds are drawn: each operator suits one of the two more than the other, as kernels do. Splits are in steps of 16 channels, each
-part pays for itself and a little for being a part.
+Speeds are drawn: each operator suits one of the two more than the other, as kernels do. Splits are in steps of 16 channels;
+each part pays for itself and a little for being a part.
 """
 
 import json

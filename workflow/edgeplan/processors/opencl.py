@@ -86,8 +86,8 @@ class OpenclProcessor(DispatchingProcessor):
         options: which device, and how it is used.
         block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
         profiling: whether the device notes when kernels start and end (`spans`).
-        late: whether kernels are made while others run, as in a cold start: none is built in a process apart or run once before,
-            and the queue cannot poll.
+        late: whether kernels are made while others run, as in a cold start: none is built apart or run once before, and the
+            queue cannot poll.
     """
 
     def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False, late: bool = False) -> None:
