@@ -48,7 +48,7 @@ def test_noise_in_the_repeats_of_each_chapter_gives_each_grade(spread: float, ex
     runs = pd.concat([cold.runs.assign(repeat=k) for k in range(4)], ignore_index=True)
     runs["cold_ms"] = runs.groupby(["model", "setting", "plan", "state", "threads"])["cold_ms"].transform("first")
     assert _of(cold_grade(replace(cold, runs=runs.assign(cold_ms=runs["cold_ms"] * noisy(len(runs)))))) == expected
-    models = pd.DataFrame({"measured_ms": 5.0, "repeat_ms": 5.0 * noisy(40) ** 1.4, "repeat_gap_s": 600.0})
+    models = pd.DataFrame({"normalised_ms": 5.0, "repeat_ms": 5.0 * noisy(40) ** 1.4, "repeat_gap_s": 600.0})
     assert _of(machine_grade(models, {})) == expected
     budgets = pd.DataFrame({"model": ["a"] * 20 + ["b"] * 20, "case": "budget", "resident_ms": np.r_[noisy(20), 9 * noisy(20)]})
     assert _of(memory_grade(MemoryEvidence("dev", budgets, {}))) == expected

@@ -42,7 +42,7 @@ def test_rows_asks_for_every_stage_that_measures_and_trains_what_plans_are_made_
         "unseen",
         "cold_gpu",
     }  # which are for what is named, and nothing is
-    assert set(planned) == {*measuring, "rows", "zoo", "training"}
+    assert set(planned) == {*measuring, "rows", "zoo", "nodes", "training"}
     (cold,) = re.findall(r"^rule cold_start:\n(?: .*\n)*", told, re.MULTILINE)
     assert f"results/{COLD_DEVICE}/predictors/card.json" in cold
     machines = re.findall(r"device=1, gres=device:(\S+):1", told)

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quick_bench import SETTINGS, measuring_alone, node_subjects, open_bench, subjects  # noqa: F401  a fixture
+from trained_nodes import RULES
 
+from edgeplan.devices.config import load_device
 from edgeplan.errors import ModelError
+from edgeplan.graph.kernel_nodes import executed_graph
 from edgeplan.measurement.kernel_labels import label_us
 from edgeplan.measurement.records import CALLS, Measurement, NodeSubject, call_us
 from edgeplan.measurement.references import ReferenceTimes
@@ -63,6 +66,20 @@ def test_a_node_that_the_engine_refuses_is_left_out_and_ends_nothing(
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
     with open_bench(tmp_path) as bench:
         assert [one is None for one in bench.measure_in_time(asked)] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("load", ["load", "load_profiled"])
+def test_what_the_library_of_an_engine_raises_of_copies_is_a_refusal(load: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = load_device("cpu-openvino").load_engine()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("Exception from core.cpp:132\nnot supported")
+
+    monkeypatch.setattr(engine, load, fails)
+    (graph,) = subjects(1)
+    config = executed_graph(None, graph.graph, RULES).nodes[0].config
+    with pytest.raises(ModelError, match=r"openvino does not run copies of a node .*: not supported"):
+        engine.load_copies(config, 2) if load == "load" else engine.load_copies_profiled(config, 2)
 
 
 def timed(latency_us: float) -> Measurement:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
 from csv_rows import write_rows  # noqa: E402  found by the line above
 from real_files import RealFile, fetch, is_there, read_list, require  # noqa: E402  found by the line above
-from real_truth import Row, figures, minutes, read_rows, warm_figures  # noqa: E402  likewise
+from real_truth import Row, figures, minutes, read_rows  # noqa: E402  likewise
 
 from edgeplan.errors import FormatError  # noqa: E402  likewise
 
@@ -94,12 +94,13 @@ def test_the_test_files_are_of_no_package_that_anything_was_tuned_on() -> None:
     assert not {file.sha256 for file in tests} & {file.sha256 for file in tuned}
 
 
-def _row(file: str, measured: float, predicted: float = 10.0, *, turn: int = 0, engine: str = "onnxruntime") -> Row:
-    return Row(file, "1", f"cpu-{engine}", engine, "1", "m", turn, predicted, 0.5 * predicted, 1.5 * predicted, 0, "", measured)
+def _row(file: str, measured: float, predicted: float = 10.0, *, turn: int = 0) -> Row:
+    row = Row(file, "1", "cpu-onnxruntime", "onnxruntime", "1", "m", turn, predicted, 0.5 * predicted, 1.5 * predicted)
+    return replace(row, measured_ms=measured)
 
 
 def test_rows_of_truth_are_read_back_and_what_is_refused_counts_as_a_failure(tmp_path: Path) -> None:
-    files = [replace(FILE, path=name) for name in ("a", "b", "c", "d")]
+    files = [replace(FILE, path=name, package=package) for name, package in zip("abcd", "ppqq", strict=True)]
     rows = [_row("a", 10.5), _row("b", 12.0), _row("c", 30.0), _row("a", 10.6, turn=1), _row("b", 15.0, turn=1)]
     rows.append(replace(_row("d", 0.0, 0.0), refused_because="predict: no"))
     write_rows(Row, rows, tmp_path / "rows.csv")
@@ -107,18 +108,15 @@ def test_rows_of_truth_are_read_back_and_what_is_refused_counts_as_a_failure(tmp
     found = figures(rows, files, "cpu-onnxruntime")
     assert (found["real.files"], found["real.predicted"]) == (4, 0.75)
     assert (found["real.within_10pct"], found["real.within_20pct"]) == (0.25, 0.5)
+    assert (found["real.packages_within_10pct"], found["real.packages_within_20pct"]) == (0.25, 0.5)
+    found = figures([*rows[1:], replace(rows[0], with_kernels_ms=10.5)], files[:3], "cpu-onnxruntime")
+    assert found["real.packages_within_10pct"] == found["real.measured_packages_within_10pct"] == 0.25
+    assert (found["real.within_10pct"], found["real.measured_within_10pct"]) == pytest.approx((1 / 3, 1 / 3))
+    found = figures(rows, files, "cpu-onnxruntime")
     assert found["real.repeat_within_10pct"] == 0.5
     assert found["real.interval_coverage_90"] == pytest.approx(2 / 3)
     assert found["real.interval_width_90"] == pytest.approx(1.0)
     assert figures([], files, "cpu-onnxruntime") == {"real.files": 4.0, "real.predicted": 0.0}
-
-
-def test_runtimes_are_compared_on_files_that_are_no_mere_call() -> None:
-    rows = [_row("a", 10.0), _row("a", 12.0, engine="onednn"), _row("b", 0.1), _row("b", 0.4, engine="onednn"), _row("c", 5.0)]
-    assert warm_figures(rows) == pytest.approx(
-        {"real.warm_over_onnxruntime": 1.2, "real.warm_worst": 1.2, "real.warm_tiny": 4.0}
-    )
-    assert warm_figures([]) == {}
 
 
 def test_minutes_grow_with_what_is_predicted() -> None:

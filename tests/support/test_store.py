@@ -73,7 +73,7 @@ def test_a_measurement_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (back.subject, back.sample, back.nodes, back.seconds) == ("s", 2, NODES, 0.5)
     for name in ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at", "node_us"):
         np.testing.assert_array_equal(getattr(back, name), getattr(want, name), err_msg=name)
-    assert back.latency_us == pytest.approx(10.0)
+    assert back.latency_us == want.latency_us > 10.0  # of median runs
 
 
 def test_a_store_knows_its_own_key_and_samples_only(tmp_path: Path) -> None:

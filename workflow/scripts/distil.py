@@ -14,11 +14,11 @@ parser.add_argument("--preparation", action="store_true", help="costs of prepara
 given = parser.parse_args()
 for name in given.devices:
     try:
+        device, results = Path("config/devices") / f"{name}.yaml", Path("results") / name
         if not given.preparation:
-            device, results = Path("config/devices") / f"{name}.yaml", Path("results") / name
             print(f"{name}: {distil(device, results, SHIPPED / name) / 1e6:.2f} MB")  # noqa: T201 - its purpose
         profiles = Path("data/rows") / name / "cold_start/profiles"
-        if candidates := distil_preparation(profiles, SHIPPED / name / "environment.json", SHIPPED / name):
+        if candidates := distil_preparation(profiles, results / "cold/environment.json", SHIPPED / name):
             print(f"{name}: costs of preparation from {candidates} profiled candidates")  # noqa: T201 - likewise
     except EdgeplanError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the message is meant for people

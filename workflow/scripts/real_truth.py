@@ -7,6 +7,7 @@ all files' first, tells how far such a figure repeats. RESULTS is a CSV with a r
 what is in it is not measured again. At the end the figures are printed:
 
     real.within_10pct, real.within_20pct   share of the listed files predicted so near; what is refused counts as a failure
+    real.packages_within_10pct, _20pct     likewise, where the files of each package count as one
     real.measured_within_10pct, _20pct     likewise, with measured kernels
     real.repeat_within_10pct               share of the measured files whose two turns agree so
     real.interval_coverage_90, _width_90   of the predicted intervals, of the files that have one
@@ -21,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -139,6 +141,8 @@ def figures(rows: Iterable[Row], files: Sequence[RealFile], device: str) -> dict
     turns = [{row.file: row for row in rows if row.device == device and row.turn == turn} for turn in range(_TURNS)]
     known = [row for file in files if (row := turns[0].get(file.path)) and row.measured_ms and row.predicted_ms]
     found = {"real.files": float(len(files)), "real.predicted": len(known) / max(1, len(files))}
+    of_package = Counter(file.package for file in files)
+    weight = {file.path: 1 / of_package[file.package] / len(of_package) for file in files}
     for name, ms, low, high in (
         ("", "predicted_ms", "low_ms", "high_ms"),
         ("measured_", "with_kernels_ms", "with_kernels_low_ms", "with_kernels_high_ms"),
@@ -147,7 +151,10 @@ def figures(rows: Iterable[Row], files: Sequence[RealFile], device: str) -> dict
         if not told:
             continue
         error = np.abs([getattr(row, ms) / row.measured_ms - 1 for row in told])
-        found |= {f"real.{name}within_{percent}pct": float((error <= percent / 100).sum()) / len(files) for percent in (10, 20)}
+        for percent in (10, 20):
+            near = [row.file for row, off in zip(told, error, strict=True) if off <= percent / 100]
+            found[f"real.{name}within_{percent}pct"] = len(near) / len(files)
+            found[f"real.{name}packages_within_{percent}pct"] = sum(weight[file] for file in near)
         found[f"real.{name}median_error"] = float(np.median(error))
         bounded = [
             (row.measured_ms, getattr(row, low), getattr(row, high), getattr(row, ms)) for row in told if getattr(row, low)

@@ -76,16 +76,11 @@ class Results:
         with self._only(device, f"{name}.csv").open(newline="") as lines:
             return list(csv.DictReader(lines))
 
-    def document(self, device: str, name: str) -> Any:
-        """A JSON document of a device."""
-        return json.loads(self._only(device, name).read_text())
-
     def environments(self, target: str) -> Mapping[str, Any]:
-        """Where the rows of the chapters on memory and partitions were measured, by stage."""
-        found = {
-            name: self._folder / target / name / "environment.json"
-            for name in ("memory", "partition", "partition/checked", "partition/eop")
-        }
+        """Where the rows of the chapters were measured, by stage."""
+        folders = {"truth": "evaluation", "cold_start": "cold"}
+        folders |= {name: name for name in ("cold_gpu", "memory", "partition", "partition/checked", "partition/eop")}
+        found = {stage: self._folder / target / name / "environment.json" for stage, name in folders.items()}
         return {name: json.loads(path.read_text()) for name, path in found.items() if path.is_file()}
 
     def _only(self, device: str, name: str) -> Path:
@@ -220,19 +215,12 @@ def checked(results: Results) -> str:
 def measured(results: Results) -> str:
     """Where and when the rows were measured, by which commits."""
     rows = []
-    for device in results.having("prediction.within_10pct"):
-        about = results.document(device, "environment.json")
-        cpu = f"{about['cpu']} ({about['cpu_family_model']}), {about['cores']} cores" + (", virtual" * about["virtualised"])
-        commits = ", ".join(f"`{name}`" for name in about["commits"])
-        engine = f"{about['engine']} {about['engine_version'].split('-')[0]}"
-        rows.append((device, engine, cpu, "truth", about["measured_at"], commits))
-        if device in results.having("cold.failed_starts"):
-            row = results.table(device, "cold_table_05")[0]
-            rows.append((device, about["engine"], cpu, "cold_start", row["measured_at"], ""))
     for target in results.metrics:
         for stage, about in results.environments(target).items():
             cpu = f"{about['cpu']} ({about['cpu_family_model']}), {about['cores']} cores" + (", virtual" * about["virtualised"])
-            rows.append((target, "edgeplan", cpu, stage, about["measured_at"], ""))
+            engine = f"{about['engine']} {about['engine_version'].split('-')[0]}" if "engine" in about else "edgeplan"
+            commits = ", ".join(f"`{name}`" for name in about.get("commits", ()))
+            rows.append((target, engine, cpu, stage, about["measured_at"], commits))
     return _table(("device", "engine", "machine", "stage", "measured", "commit"), rows, text=6)
 
 

@@ -19,6 +19,7 @@ from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
 _NAMED = 3  # kernels of a warning
+_SEEN = 0.005  # of the time
 _SECONDS = 5.0
 
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
@@ -90,9 +91,9 @@ def _print_prediction(found: Prediction) -> None:
 
 
 def warnings(found: Prediction) -> Iterator[str]:
-    """Yield a line on the kernels that are guesses, if there are any."""
+    """Yield a line on the kernels that are guesses, if they take a share that one would see."""
     guessed = sorted((k for k in found.kernels if k.source == "guessed"), key=lambda k: -k.latency_ms)
-    if guessed:
+    if guessed and found.shares["guessed"] >= _SEEN:
         names = ", ".join(escaped(kernel.name) for kernel in guessed[:_NAMED])
         more = f" and {len(guessed) - _NAMED} more" if len(guessed) > _NAMED else ""
         share = 100 * found.shares["guessed"]

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.engines.copies import apart
+from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
@@ -186,7 +187,15 @@ class Engine(ABC):
     def _copies(self, config: NodeConfig, copies: int) -> Iterator[tuple[Path, Graph]]:
         graph = self.copies_graph(config, copies)
         with ScratchFolder("copies") as folder:
-            yield write.save_onnx(graph, Path(folder) / "model.onnx"), graph
+            path = write.save_onnx(graph, Path(folder) / "model.onnx")
+            try:
+                yield path, graph
+            except EdgeplanError:
+                raise
+            except Exception as error:  # libraries raise what they like
+                why = str(error).strip().rpartition("\n")[2]
+                what = f"{self.name} does not run copies of a node {config.op}: {why}"
+                raise ModelError(what, where=f"configuration {config.key}", next_step="leave it out") from error
 
     def told(self, graph: Graph) -> tuple[EngineNode, ...]:
         """Return the nodes that the engine would run for a graph; no inference is run.

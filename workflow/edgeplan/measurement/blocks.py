@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.engines.base import Engine, ProfiledSession, Session
-from edgeplan.errors import ModelError
+from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.preemption import timed_runs
 from edgeplan.measurement.records import AnySubject, FileSubject, Measurement, NodeSubject, Subject
@@ -62,17 +62,17 @@ def load_plain(engine: Engine, subject: AnySubject, folder: Path) -> Session:
 
 def _load(engine: Engine, subject: AnySubject, folder: Path) -> Iterator[_Loaded]:
     """Load a subject; a node that the engine refuses ends no batch of hundreds."""
+    counting = None
     try:
         plain = load_plain(engine, subject, folder)
-    except ModelError as error:
+        if isinstance(subject, NodeSubject) and engine.counts_copies:
+            counting = engine.load_copies_profiled(subject.config, subject.copies)
+    except EdgeplanError as error:  # whatever of its copies this engine lacks
         if not isinstance(subject, NodeSubject):
             raise
         log.warning("a node is left out: %s (%s)", error.what, error.where)
         return
-    counting = None
-    if isinstance(subject, NodeSubject) and engine.counts_copies:
-        counting = engine.load_copies_profiled(subject.config, subject.copies)
-    elif isinstance(subject, Subject) and subject.profiled:
+    if isinstance(subject, Subject) and subject.profiled:
         path = folder / f"{subject.id}.onnx"
         counting = engine.load_profiled(subject.file or save_onnx(subject.graph, path), subject.graph)
         for leftover in folder.glob(f"{path.name}*"):

@@ -27,7 +27,7 @@ def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
 
     Args:
         profiles: folder of profiled rows, of one machine.
-        environment: what is known of the machine that measured the device.
+        environment: what is known of the machine that measured the starts.
         folder: folder to write to.
 
     Returns:

@@ -82,7 +82,7 @@ def save(predictor: NodePredictor, folder: Path) -> None:
     if kernels.prior:
         save(NodePredictor(kernels.prior, Relation(call_us=0.0), Trust()), folder / PRIOR)
     content = io.BytesIO()
-    np.savez(content, **_packed(kernels))  # type: ignore[arg-type]
+    np.savez_compressed(content, **_packed(kernels))  # type: ignore[arg-type]
     write_atomically(folder / ARRAYS, lambda temporary: temporary.write_bytes(content.getvalue()))
     card = Card(
         device=predictor.device,
