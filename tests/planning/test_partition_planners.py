@@ -15,7 +15,6 @@ from edgeplan.planning.partition.planner import BASELINES, compared, plan
 from edgeplan.planning.partition.sequential import sequential
 from edgeplan.planning.partition.simulate import in_sequence
 
-
 Operator = dict[str, Any]
 
 

@@ -121,7 +121,7 @@ def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: 
 @given(data=st.data(), graph=graphs())
 def test_steps_wait_for_what_they_touch(data: st.DataObject, graph: Graph) -> None:
     """A step starts when all of the step before has ended, so what it reads is written, and what it writes over is read."""
-    lowered, found = data.draw(partitions(graph, 8))
+    _, found = data.draw(partitions(graph, 8))
     earlier, origin = _earlier(found), found.ranged.origin
     for k in range(len(origin)):
         assert {j for j in range(len(origin)) if origin[j] < origin[k]} <= earlier[k]

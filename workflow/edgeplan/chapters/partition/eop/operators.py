@@ -139,4 +139,5 @@ def subgraphs_of(before: Sequence[Sequence[int]]) -> int:
         reading = reading.difference(readers[k]) | {k}
         if len(reading) > 1:
             cuts.discard(k)
-    return len(cuts) + sum(after - at > 1 for at, after in pairwise([-1, *sorted(cuts), len(before)]))
+    between = [after - at for at, after in pairwise([-1, *sorted(cuts), len(before)])]
+    return len(cuts) + sum(1 for steps in between if steps > 1)
