@@ -183,7 +183,9 @@ def test_dispatch_features_help_where_padding_decides() -> None:
 
 
 def test_training_is_the_same_again() -> None:
-    assert trained.__wrapped__().predictors.digest == trained().predictors.digest
+    again, found = trained.__wrapped__().predictors, trained().predictors
+    assert again.card == found.card
+    assert {key: one.text for key, one in again.trees.items()} == {key: one.text for key, one in found.trees.items()}
 
 
 def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from edgeplan.graph.steps import Step
 from edgeplan.opencl import batches, convolutions, copies, linear, pointwise, products, windows
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch
 from edgeplan.opencl.spaces import Maker, refusal_of
+from edgeplan.opencl.tiles import TRIED
 
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
@@ -88,6 +89,18 @@ def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
     if leading:
         return make(step, shapes, layouts, numbers, leading)
     return make(step, shapes, layouts, numbers)
+
+
+def alternatives(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> dict[str, Dispatch]:
+    """Return by name, to be timed, what computes the same for a convolution or a fully connected step."""
+    found: dict[str, Dispatch] = {}
+    if step.kind == "conv":
+        found = convolutions.others(step, shapes, layouts, numbers)
+    elif step.kind == "fc":
+        for rows, vectors in TRIED[numbers.vector]:
+            found[f"{rows} x {vectors}"] = linear.dispatch(step, shapes, layouts, numbers, tile=(rows, vectors))
+    own = dispatch(step, shapes, layouts, numbers).launches if found else ()
+    return {name: other for name, other in found.items() if other.launches != own}
 
 
 def _most_elements(step: Step, shapes: Shapes) -> int:

@@ -12,12 +12,10 @@ import numpy.typing as npt
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.opencl import convolutions, linear
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, device_numbers
 from edgeplan.opencl.spaces import tensor_of
-from edgeplan.opencl.tiles import TRIED
 from edgeplan.opencl.transforms import packed
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.partitioned.crossing import is_view
@@ -47,14 +45,7 @@ class OpenclDispatcher(Dispatcher):
 
     def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, Dispatch]:
         """See `Dispatcher`: other tiles and kernels of convolutions and fully connected steps."""
-        found: dict[str, Dispatch] = {}
-        if step.kind == "conv":
-            found = convolutions.others(step, shapes, layouts, self.device)
-        elif step.kind == "fc":
-            for rows, vectors in TRIED[self.device.vector]:
-                found[f"{rows} x {vectors}"] = linear.dispatch(step, shapes, layouts, self.device, tile=(rows, vectors))
-        own = self.dispatch(step, shapes, layouts).launches if found else ()
-        return {name: other for name, other in found.items() if other.launches != own}
+        return dispatcher.alternatives(step, shapes, layouts, self.device)
 
 
 #: What no kernel runs, whatever the step.
