@@ -78,7 +78,7 @@ _PREPARATION = {"shape", "set", "batch"}
         (edgeplan.compare, cli_compare.compare, {}, {"fail_above"}),
         (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set()),
         (edgeplan.plan_memory, cli_memory.plan_memory, {}, set()),
-        (edgeplan.plan_partition, cli_partition.plan_partition, {"time_limit_s": "time_limit"}, {"gantt", "compare"}),
+        (edgeplan.plan_partition, cli_partition.plan_partition, {}, {"compare"}),
         (edgeplan.prepare, cli_preparation.prepare, {}, set()),
         (edgeplan.export, cli_export.export, {}, set()),
     ],

@@ -55,7 +55,7 @@ def trained(count: int = 60) -> Trained:
 
 def layer_rows(kind: str, name: str, us: dict[str, float], **more: float) -> pd.DataFrame:
     """Rows of one layer."""
-    about = {"kind": kind, "name": name, "channels": 16, "now": 16, "outputs": 64, "ratio_ms": np.nan, **more}
+    about = {"kind": kind, "name": name, "channels": 16, "now": 16, "outputs": 64, **more}
     return pd.DataFrame([{**about, "way": way, "us": value} for way, value in us.items()])
 
 
@@ -110,7 +110,7 @@ def evidence(**changes: Any) -> PartitionEvidence:
     plain = "without dispatch features"
     linear = {"cpu": 100, "gpu": 200, "search": 50, "ours": 60, "equal": 110, "fixed": 80, plain: 50}
     conv = {"cpu": 300, "gpu": 150, "search": 100, "ours": 100, "equal": 150, "fixed": 160, plain: 150}
-    layers = [layer_rows("linear", "a", linear, ratio_ms=1.0), layer_rows("conv", "b", conv, ratio_ms=3.0)]
+    layers = [layer_rows("linear", "a", linear), layer_rows("conv", "b", conv)]
     models = [
         model_rows(
             "resnet18",

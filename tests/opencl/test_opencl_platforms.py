@@ -6,21 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
 
 from edgeplan.engines.base import EngineSettings
-from edgeplan.engines.opencl import trial
 from edgeplan.engines.opencl.session import Opencl
 from edgeplan.errors import DeviceError
-from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.opencl import building, platforms, widest
+from edgeplan.opencl import building, platforms
 from edgeplan.opencl.building import Programs, ProgramSource
-from edgeplan.opencl.dispatch import dispatch
-from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
-from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.processors.opencl import device_numbers
 from edgeplan.support.subprocesses import environment
 from edgeplan.support.workers import ColdRunError
 
@@ -143,50 +140,32 @@ def test_the_version_is_that_of_the_driver_that_options_name(programs: Programs)
         Opencl.version_for(EngineSettings(options={"platform": "none of these"}))
 
 
-class TestWidest:
-    """Vectors are as wide as a model of the kernels computes right with, in a process of its own."""
+@pytest.mark.parametrize(
+    ("version", "native", "block", "wanted"),
+    [
+        ("OpenCL 3.0 PoCL 3.0  Linux, Release, LLVM 14.0.6", 16, 16, 8),
+        ("OpenCL 3.0 PoCL 3.1+debian  Linux, LLVM 15.0.6", 16, 16, 16),
+        ("OpenCL 3.0 PoCL 3.1+debian  Linux, LLVM 15.0.6", 16, 8, 8),
+        ("OpenCL 3.0 PoCL 3.0  Linux, Release, LLVM 14.0.6", 8, 8, 8),
+        ("OpenCL 3.0 CUDA 13.0.97", 1, 16, 4),
+    ],
+)
+def test_vectors_are_as_wide_as_the_device_says_and_its_driver_compiles(
+    programs: Programs, version: str, native: int, block: int, wanted: int
+) -> None:
+    device = _Told(programs._device, platform=SimpleNamespace(version=version), native_vector_width_float=native)
+    assert device_numbers(device, block, OpenclOptions()).vector == wanted
+    assert device_numbers(device, block, OpenclOptions(vector=4)).vector == 4
 
-    @pytest.fixture(autouse=True)
-    def _own_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-        widest._widest.cache_clear()
 
-    def test_a_width_that_ends_the_process_gives_way_and_the_answer_is_kept(
-        self, programs: Programs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # blocks of 8, for which there are no kernels of 16 floats
-        device = programs._device
-        assert widest.widest(device, OpenclOptions(), (4, 16), 8) == 4
-        widest._widest.cache_clear()
-        monkeypatch.setattr(widest, "work_apart", None)
-        assert widest.widest(device, OpenclOptions(), (4, 16), 8) == 4
-        with pytest.raises(TypeError):  # for other blocks it is asked again
-            widest.widest(device, OpenclOptions(), (4, 16), 16)
+class _Told:
+    """A device, but for what it is told to say."""
 
-    def test_a_driver_on_which_nothing_works_is_told_and_asked_again(
-        self, programs: Programs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-        for _ in range(2):
-            with pytest.raises(DeviceError, match=r"no OpenCL kernel works on this driver: .*vectors of 16 floats"):
-                widest.widest(programs._device, OpenclOptions(), (16,), 8)
+    def __init__(self, device: Any, **told: Any) -> None:
+        self._device, self._told = device, told
 
-    def test_outputs_that_are_wrong_are_no_width_that_works(self) -> None:
-        right = {"y": np.array([1.0, -2.0], np.float32)}
-        assert trial._difference(right, right) == 0
-        assert trial._difference({"y": right["y"] * 1.1}, right) == pytest.approx(0.1, rel=1e-5)
-        assert trial._difference({"y": right["y"] * np.nan}, right) == np.inf
-
-    def test_its_model_has_a_step_for_all_kernels_that_a_graph_asks_for(self, tmp_path: Path) -> None:
-        graph = trial.model()
-        program = trial.program_of(Dnnl(), save_onnx(graph, tmp_path / "model.onnx"), graph, 1)
-        numbers = DeviceNumbers(1, 8, 8, 4096)
-        found = [dispatch(step, program.shapes, program.layouts, numbers) for step in program.steps]
-        sources = {launch.source for one in found for launch in one.launches}
-        every = {path.stem for path in building._SOURCES.glob("*.cl")}
-        # Those that wait are no vectors; some are of text models, whose products and norms the graph builder lacks; the tiles
-        # of work groups are for GPUs, whose vectors have four floats.
-        assert every - sources == {"poll", "empty", "matmul", "layer_norm", "conv_tiled", "linear_tiled"}
+    def __getattr__(self, name: str) -> Any:
+        return self._told[name] if name in self._told else getattr(self._device, name)
 
 
 def test_a_machine_without_pyopencl_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_what_a_plan_promises_is_nearer_to_the_truth() -> None:
     dimensions = ("channels", "rows", "batch")
     costs = PairCosts("m", ("a", "b"), tuple(_step(f"s{k}", noise, dimensions) for k in range(60)))
     true_ms = 60 * (1 + 9 * 0.5)  # halves are the best split
-    as_measured, as_fitted = (outcome(c, "sequential").timeline.makespan_ms for c in (costs, fitted(costs)))
+    as_measured, as_fitted = (outcome(c).timeline.makespan_ms for c in (costs, fitted(costs)))
     assert as_measured < true_ms, "the luckiest times"
     assert abs(as_fitted - true_ms) < abs(as_measured - true_ms)
 

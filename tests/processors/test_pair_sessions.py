@@ -20,7 +20,7 @@ from edgeplan.graph.ir import Graph, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import Dispatch
 from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.opencl.tuning import alternatives
+from edgeplan.opencl.processor import OpenclDispatcher
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.layouts import BLOCKED
@@ -112,7 +112,7 @@ def test_kernels_that_autotuning_tries_compute_the_same(
     taken = []
 
     def choose(step: Step, shapes: Mapping[str, Shape], where: Mapping[str, str]) -> Dispatch | None:
-        found = [*alternatives(step, shapes, where, opencl.device_numbers).items()]
+        found = [*OpenclDispatcher(opencl.numbers).alternatives(step, shapes, where).items()]
         if number > len(found):
             return None
         taken.append(found[number - 1][0])
@@ -163,26 +163,6 @@ def test_halves_have_the_bits_of_the_whole(
                     np.testing.assert_allclose(found[output], value, atol=1e-5 * np.abs(value).max())
                 else:
                     np.testing.assert_array_equal(found[output], value)
-
-
-@pytest.mark.parametrize("sharing", list(Sharing))
-def test_different_steps_run_side_by_side(cpu: OnednnProcessor, tmp_path: Path, sharing: Sharing) -> None:
-    """Orders of a plan in parallel, a branch on each lane; steps wait for what they read alone."""
-    model, graph = saved("inception", tmp_path)
-    lowered, block = lower(graph), cpu.dnnl.info.block
-    layouts = activation_layouts(lowered, BLOCKED)
-    rng = np.random.default_rng(11)
-    with QueueProcessor(pause_seconds=0.001, sharing=sharing) as gpu:
-        for _ in range(3):
-            assignments = drawn(lowered, layouts, block, gpu, rng, 0.2)
-            on = [[k for k, a in enumerate(assignments) if isinstance(a, Split) or a == lane] for lane in (0, 1)]
-            partitioned = partition(lowered, layouts, block, assignments, (on[0], on[1]))
-            assert not partitioned.sequential
-            strict = partition(lowered, layouts, block, assignments)
-            assert sum(partitioned.needed) < sum(strict.needed)
-            for synchronisation in Synchronisation:
-                with PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
-                    require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
 def test_a_second_processor_that_shares_no_memory_at_once_is_waited_for_by_events(cpu: OnednnProcessor) -> None:
@@ -298,11 +278,6 @@ def test_plans_of_another_model_are_refused(cpu: OnednnProcessor) -> None:
     layouts, count = activation_layouts(lowered, BLOCKED), len(lowered.steps)
     with pytest.raises(ModelError, match=f"1 assignments for {count} steps"):
         partition(lowered, layouts, block, [0])
-    everywhere = [0] * count
-    with pytest.raises(ModelError, match="the order of lane 0 is of other steps"):
-        partition(lowered, layouts, block, everywhere, (range(count - 1), ()))
-    with pytest.raises(ModelError, match="would wait for what comes later"):
-        partition(lowered, layouts, block, everywhere, (range(count - 1, -1, -1), ()))
 
 
 def test_a_handshake_is_measured(cpu: OnednnProcessor) -> None:

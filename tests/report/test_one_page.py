@@ -160,7 +160,7 @@ def test_the_first_sentence_of_a_chapter_fits_into_its_line(chapter: str) -> Non
         page = ChapterPage("x", report.title, "", "", cards=(made,), grade="fair")
         assert len(line("a-device-with-a-name-of-more-than-thirty-letters", page)) <= COLUMNS
         if card in first:
-            assert line("pair-h200-opencl", page).startswith(f"{report.title} on pair-h200-opencl: {made.sentence}")
+            assert line("pair-h200-8sm", page).startswith(f"{report.title} on pair-h200-8sm: {made.sentence}")
 
 
 def test_a_missing_part_and_a_figure_of_two_chapters_are_errors(results: Path) -> None:

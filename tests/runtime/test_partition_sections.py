@@ -158,18 +158,16 @@ def test_copies_of_rows_run_with_their_part_and_wait_for_what_wrote_the_rows(tmp
     lowered = Saved(images(), tmp_path).lowered
     layouts = activation_layouts(lowered, BLOCKED)
     assignments = split_all(lowered, BLOCKED, _BLOCK, Dimension.rows, 0.5)
-    every = [k for k, a in enumerate(assignments) if isinstance(a, Split)]
-    orders = (list(range(len(assignments))), every)
-    for made in (partition(lowered, layouts, _BLOCK, assignments), partition(lowered, layouts, _BLOCK, assignments, orders)):
-        steps, origin = made.ranged.lowered.steps, made.ranged.origin
-        copies = [k for k, step in enumerate(steps) if step.kind in ("cut_rows", "paste_rows")]
-        assert copies
-        assert {made.lanes[k] for k in copies} == {0, 1}
-        for k in copies:
-            lane = [origin[j] for j in made.of(made.lanes[k])]
-            first, count = lane.index(origin[k]), lane.count(origin[k])
-            assert lane[first : first + count] == [origin[k]] * count, "a copy stands apart from its part"
-        done = dict.fromkeys((0, 1), 0)
-        for k, of in enumerate(made.lanes):
-            assert made.needed[k] <= done[1 - of]
-            done[of] += 1
+    made = partition(lowered, layouts, _BLOCK, assignments)
+    steps, origin = made.ranged.lowered.steps, made.ranged.origin
+    copies = [k for k, step in enumerate(steps) if step.kind in ("cut_rows", "paste_rows")]
+    assert copies
+    assert {made.lanes[k] for k in copies} == {0, 1}
+    for k in copies:
+        lane = [origin[j] for j in made.of(made.lanes[k])]
+        first, count = lane.index(origin[k]), lane.count(origin[k])
+        assert lane[first : first + count] == [origin[k]] * count, "a copy stands apart from its part"
+    done = dict.fromkeys((0, 1), 0)
+    for k, of in enumerate(made.lanes):
+        assert made.needed[k] <= done[1 - of]
+        done[of] += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -60,8 +60,8 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 @st.composite
-def partitions(draw: st.DrawFn, graph: Graph, block: int, *, parallel: bool) -> tuple[Lowered, Partitioned]:
-    """A random partition, in the order of the steps or with orders of its own."""
+def partitions(draw: st.DrawFn, graph: Graph, block: int) -> tuple[Lowered, Partitioned]:
+    """A random partition."""
     lowered = lower(graph)
     layouts = activation_layouts(lowered, BLOCKED)
     assignments: list[Assignment] = []
@@ -70,26 +70,7 @@ def partitions(draw: st.DrawFn, graph: Graph, block: int, *, parallel: bool) -> 
         if not why_not_split(lowered, layouts, block, step):
             options += [Split(c) for c in range(block, channels_of(lowered, step), block)]
         assignments.append(draw(st.sampled_from(options)))
-    orders = None
-    if parallel:
-        order = draw(_orders(lowered, layouts, block))
-        on = [[k for k in order if isinstance(assignments[k], Split) or assignments[k] == lane] for lane in (0, 1)]
-        orders = (on[0], on[1])
-    return lowered, partition(lowered, layouts, block, assignments, orders)
-
-
-@st.composite
-def _orders(draw: st.DrawFn, lowered: Lowered, layouts: Mapping[str, str], block: int) -> list[int]:
-    """The steps in any order in which each follows those that write what it touches, or read what it writes."""
-    root = shared_buffers(lowered, layouts, block)
-    read = [{root[t] for t in step.reads} for step in lowered.steps]
-    written = [{root[t] for t in step.outputs} for step in lowered.steps]
-    left, order = list(range(len(lowered.steps))), []
-    while left:
-        free = [k for k in left if not any(written[j] & (read[k] | written[k]) or read[j] & written[k] for j in left if j < k)]
-        order.append(draw(st.sampled_from(free)))
-        left.remove(order[-1])
-    return order
+    return lowered, partition(lowered, layouts, block, assignments)
 
 
 def _earlier(found: Partitioned) -> list[set[int]]:
@@ -105,9 +86,9 @@ def _earlier(found: Partitioned) -> list[set[int]]:
 
 
 @settings(_quick, max_examples=examples(120))
-@given(data=st.data(), graph=graphs(), block=st.sampled_from([8, 16]), parallel=st.booleans())
-def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: Graph, block: int, parallel: bool) -> None:
-    lowered, found = data.draw(partitions(graph, block, parallel=parallel))
+@given(data=st.data(), graph=graphs(), block=st.sampled_from([8, 16]))
+def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: Graph, block: int) -> None:
+    lowered, found = data.draw(partitions(graph, block))
     earlier, steps = _earlier(found), found.ranged.lowered.steps
     layouts = activation_layouts(lowered, BLOCKED)
     root = shared_buffers(lowered, layouts, block)
@@ -137,28 +118,19 @@ def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: 
 
 
 @settings(_quick, max_examples=examples(100))
-@given(data=st.data(), graph=graphs(), parallel=st.booleans())
-def test_steps_wait_for_what_they_touch(data: st.DataObject, graph: Graph, parallel: bool) -> None:
-    """What they read is written, what they write over is read; and, one after the other, for all of the step before."""
-    lowered, found = data.draw(partitions(graph, 8, parallel=parallel))
-    earlier, steps, origin, parts = _earlier(found), found.ranged.lowered.steps, found.ranged.origin, found.ranged.tensors
-    root = shared_buffers(lowered, activation_layouts(lowered, BLOCKED), 8)
-
-    def buffers(tensors: Sequence[str]) -> set[str]:
-        return {root[parts[t].whole if t in parts else t] for t in tensors}
-
-    for k, step in enumerate(steps):
-        read, written = buffers(step.reads), buffers(step.outputs)
-        for j, other in enumerate(steps):
-            touches = buffers(other.outputs) & (read | written) or buffers(other.reads) & written
-            if origin[j] < origin[k] and (touches or found.sequential):
-                assert j in earlier[k], (other.name, step.name)
+@given(data=st.data(), graph=graphs())
+def test_steps_wait_for_what_they_touch(data: st.DataObject, graph: Graph) -> None:
+    """A step starts when all of the step before has ended, so what it reads is written, and what it writes over is read."""
+    _, found = data.draw(partitions(graph, 8))
+    earlier, origin = _earlier(found), found.ranged.origin
+    for k in range(len(origin)):
+        assert {j for j in range(len(origin)) if origin[j] < origin[k]} <= earlier[k]
 
 
 @settings(_quick, max_examples=examples(60))
 @given(data=st.data(), graph=graphs())
 def test_one_after_the_other_takes_the_memory_of_the_whole(data: st.DataObject, graph: Graph) -> None:
-    lowered, found = data.draw(partitions(graph, 8, parallel=False))
+    lowered, found = data.draw(partitions(graph, 8))
     offsets, size = plan_buffers(lowered, activation_layouts(lowered, BLOCKED), 8)
     assert found.arena_bytes == size
     assert {tensor: found.offsets[tensor] for tensor in offsets} == dict(offsets)
@@ -174,16 +146,15 @@ def pair() -> Iterator[tuple[OnednnProcessor, QueueProcessor]]:
 
 
 @settings(_quick, max_examples=examples(30))
-@given(data=st.data(), graph=graphs(), parallel=st.booleans(), synchronisation=st.sampled_from(Synchronisation))
+@given(data=st.data(), graph=graphs(), synchronisation=st.sampled_from(Synchronisation))
 def test_random_partitions_compute_what_the_graph_does(
     pair: tuple[OnednnProcessor, QueueProcessor],
     data: st.DataObject,
     graph: Graph,
-    parallel: bool,
     synchronisation: Synchronisation,
 ) -> None:
     cpu, gpu = pair
-    _, found = data.draw(partitions(graph, cpu.dnnl.info.block, parallel=parallel))
+    _, found = data.draw(partitions(graph, cpu.dnnl.info.block))
     with tempfile.TemporaryDirectory() as folder:
         model = save_onnx(graph, Path(folder) / "model.onnx")
         with PairSession.of(cpu, gpu, found, model, synchronisation) as session:
@@ -193,21 +164,3 @@ def test_random_partitions_compute_what_the_graph_does(
                 largest = max(np.abs(value).max() for value in wanted.values())
                 if np.isfinite(largest):
                     require_close(outputs, wanted, 1e-4)
-
-
-def test_a_sum_waits_for_those_who_read_what_it_writes_over() -> None:
-    """Its operand's buffer becomes its own, while the pooling beside it still reads that."""
-    b = GraphBuilder("sum", (1, 16, 6, 6))
-    x = b.conv(b.input, 16, 1)
-    pooled = b.maxpool(x, 3, 1, 1)
-    summed = b.relu(b.add(b.conv(b.maxpool(b.input, 3, 1, 1), 16, 1), x))
-    graph = b.build(b.maxpool(summed, 3, 1, 1), b.relu(pooled))
-    lowered = lower(graph)
-    summing = next(k for k, step in enumerate(lowered.steps) if any(p.kind == "sum" for p in step.post_ops))
-    reading = next(
-        k for k, step in enumerate(lowered.steps) if step.kind == "pool" and step.inputs == (lowered.steps[0].outputs)
-    )
-    lanes = [1 if k == reading else 0 for k in range(len(lowered.steps))]
-    orders = ([k for k, lane in enumerate(lanes) if lane == 0], [reading])
-    found = partition(lowered, activation_layouts(lowered, BLOCKED), 8, lanes, orders)
-    assert found.needed[found.ranged.origin.index(summing)] == 1

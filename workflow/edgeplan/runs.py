@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _Path = str | PathLike[str]
+#: Inferences of a pair whose last one is noted: the first find nothing in caches.
+_SPANS_OF = 3
 
 
 class _Planned(Protocol):
@@ -64,8 +66,8 @@ class Run:
             0: none.
         stayed_because: why it answered none; "" of other plans, and where it was not ready or not decided yet.
         phases: of a plan of memory, its inferences budget by budget.
-        spans_ms: of a plan of a pair, for each step of the model when it began in the last inference, and when its part on each
-            processor ended.
+        spans_ms: of a plan of a pair, for each step of the model when it began, and when its part on each processor ended, by
+            a session of its own behind the timed ones, whose GPU notes it.
         winograd: of a plan of a pair, whether a kernel computes by Winograd's transforms.
         peak_bytes: the most resident memory of this process so far, all pages.
         difference: largest difference from ONNX Runtime's outputs on the same inputs, relative to the largest magnitude of each
@@ -209,6 +211,8 @@ def run(
         made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
         if source is not None:  # behind the run, whose time it would change
             made["difference"], made["tolerance"] = reference_apart(source, values, (first, made["outputs"]))
+    if found.kind == PARTITION:
+        made["spans_ms"] = _spans_of_pair(found, values)
     return Run(found, **made)
 
 
@@ -321,5 +325,14 @@ def _run_pair(session: PairSession, values: Mapping[str, Array], repeat: int) ->
         session.execute()
         times.append((time.perf_counter() - began) * 1e3)
     outputs = session.outputs()
-    spans, winograd = session.spans_ms(), session.winograd
-    return {"outputs": outputs, "warm_ms": tuple(times), "spans_ms": spans, "winograd": winograd}, outputs
+    return {"outputs": outputs, "warm_ms": tuple(times), "winograd": session.winograd}, outputs
+
+
+def _spans_of_pair(plan: PlanFolder, values: Mapping[str, Array]) -> tuple[tuple[float, float, float], ...]:
+    """Return when the steps of a pair ran, in a session of its own: what notes it slows a GPU."""
+    from edgeplan.engines.pair import open_pair  # noqa: PLC0415  each kind loads its own
+
+    with open_pair(plan, profiling=True) as session:
+        for _ in range(_SPANS_OF):
+            session.run(values)
+        return session.spans_ms()

@@ -122,18 +122,16 @@ rule partition_tables:
 
 rule partition_eop:
     """
-    Operators sampled and swept, contention, every way to run EOP's models; all that measures is here.
+    Operators sampled and swept, every way to run EOP's models; all that measures is here.
     """
     input:
         "config/pairs/{pair}.yaml",
         "results/{pair}/partition/predictors/card.json",
     output:
         update("results/{pair}/partition/eop/sampled.parquet"),
-        update("results/{pair}/partition/eop/contention.parquet"),
         update("results/{pair}/partition/eop/sweeps.parquet"),
         update("results/{pair}/partition/eop/plans.parquet"),
         update("results/{pair}/partition/eop/key.parquet"),
-        update("results/{pair}/partition/eop/bounds.parquet"),
         update("results/{pair}/partition/eop/environment.json"),
     log:
         "work/logs/partition_eop-{pair}.log",
@@ -159,7 +157,6 @@ rule partition_eop_tables:
         "results/{pair}/partition/eop/sweeps.parquet",
         "results/{pair}/partition/eop/plans.parquet",
         "results/{pair}/partition/eop/key.parquet",
-        "results/{pair}/partition/eop/bounds.parquet",
         "results/{pair}/partition/eop/environment.json",
     output:
         update("results/chapters/{pair}/partition_eop.json"),

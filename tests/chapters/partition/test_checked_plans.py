@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,8 +28,7 @@ from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_t
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.own_costs import own_costs
 from edgeplan.chapters.partition.checked.own_sweep import Moving, OwnTimes, own_times, twins
-from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, better_alone, checked
-from edgeplan.chapters.partition.checked.refining import refine, shifts
+from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, checked
 from edgeplan.chapters.partition.checked.shifting import first_end, last_end, next_end, shifted
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
@@ -44,20 +41,18 @@ from edgeplan.chapters.partition.stages.partition_checked import measure_checked
 from edgeplan.cli import app
 from edgeplan.cuda.driver import Driver
 from edgeplan.devices.pairs import load_pair
-from edgeplan.engines.pair import open_pair
 from edgeplan.errors import DeviceError, EdgeplanError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.opening import open_plan
 from edgeplan.planning.partition.costs import SPLIT
-from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
-from edgeplan.runtime.folder import ALONE_NAME, PARTITION, WEIGHTS_NAME, read_folder
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.layouts import size_bytes
 from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
-from edgeplan.runtime.partitioned.fallback import TRIED, WATCHED
 from edgeplan.runtime.partitioned.program import Split
-from edgeplan.runtime.partitioned.sections import Dimension, Extent
+from edgeplan.runtime.partitioned.sections import Extent
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.support.machine import machine_kind
 from edgeplan.support.store import STORED_ROWS_ONLY
@@ -180,15 +175,6 @@ def test_steps_that_differ_in_names_alone_are_twins(subject: SweptModel) -> None
     assert len({found[k] for k in convolutions}) == len(convolutions) - 1 - (found[convolutions[0]] == inner[0])
 
 
-def test_the_longest_waits_are_shifted_first(subject: SweptModel) -> None:
-    conv = [k for k, step in enumerate(subject.lowered.steps) if step.kind == "conv"]
-    assigned = [Split(16) if k in (conv[0], conv[-1]) else 0 for k in range(len(subject.lowered.steps))]
-    parts = {conv[0]: (1.0, 1.5), conv[-1]: (1.0, 3.0)}
-    assert shifts(subject, 16, assigned, parts, 1) == {conv[-1]: Split(32)}
-    assert shifts(subject, 16, assigned, parts, 9) == {conv[-1]: Split(32)}, "the other one has nothing left to shift"
-    assert shifts(subject, 16, assigned, {conv[-1]: (1.0, 1.01)}, 9) == {}, "even"
-
-
 @pytest.mark.parametrize("moving", [Moving(0.0, 0.0), Moving(0.01, 0.0), Moving(0.0, 1e-6), Moving(0.01, 1e-6)], ids=str)
 def test_moves_cost_what_either_term_of_them_says(subject: SweptModel, moving: Moving) -> None:
     """One of the two may have been lost in noise; where memory is shared both are nothing, and the costs say nothing."""
@@ -226,7 +212,7 @@ def pair(workspace: Path) -> Iterator[Opened]:
 
 
 @needs_a_pair
-def test_a_model_is_swept_where_it_runs_and_shifted(pair: Opened, subject: SweptModel) -> None:
+def test_a_model_is_swept_where_it_runs(pair: Opened, subject: SweptModel) -> None:
     found = own_times(pair, subject, runs=2)
     assert set(found.whole) == set(found.twin)
     assert min(ms for both in found.whole.values() for ms in both) >= 0
@@ -236,11 +222,6 @@ def test_a_model_is_swept_where_it_runs_and_shifted(pair: Opened, subject: Swept
     for step, places in zip(costs.costs.steps, costs.assigned, strict=True):
         assert len(step.options) == len(places)
         assert [isinstance(place, Split) for place in places] == [option.kind == SPLIT for option in step.options]
-    halves = [Split(16, Dimension.channels) if step.kind == "conv" else 0 for step in subject.lowered.steps]
-    refined = refine(pair, subject, halves, None, seconds=0.5)
-    assert refined.after_ms > 0
-    assert [isinstance(one, Split) for one in refined.assigned] == [isinstance(one, Split) for one in halves]
-    assert set(refined.parts) == {k for k, one in enumerate(halves) if isinstance(one, Split)}
 
 
 @needs_a_pair
@@ -259,8 +240,6 @@ def test_a_plan_without_predictors_is_swept_checked_and_run(workspace: Path, pai
     assert check.low <= check.margin <= check.high or check.turns < 15
     alone = len(folder.scheduled(PairSchedule).processors) == 1
     assert alone == check.way.startswith("cpu")
-    others = {name for name in ("cpu", "gpu") if name in check.median_ms and name != check.way}
-    assert (workspace / "plan" / ALONE_NAME).is_dir() == (bool(others) and not alone)
     found = run(workspace / "plan", repeat=2, check=True)
     assert found.difference is not None
     assert found.difference <= 1e-4
@@ -344,8 +323,8 @@ def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path:
         stores = {name: PartitionRows(tmp_path, [name], CHECKED, "partition_checked") for name in ("here", "there")}
         stage = partition_checked._Run(pair, params, stores, tmp_path / "work")
         for where, name, protocol, slow in (
-            ("there", "resnet18", "partition-checked/3", 1.1),
-            ("here", "vgg16", "partition-checked/3", 1.1),
+            ("there", "resnet18", "partition-checked/4", 1.1),
+            ("here", "vgg16", "partition-checked/4", 1.1),
             ("here", "alexnet", "partition-checked/2", 0.9),
             ("here", "mobilenetv2", "partition-checked/2", 1.1),
         ):
@@ -402,8 +381,8 @@ def test_rows_of_a_pair_that_is_another_machine_each_time_are_of_its_kind() -> N
 @needs_a_pair
 def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, model: Path, tmp_path: Path) -> None:
     """Every folder that may become the plan is opened as `edgeplan run` opens it."""
-    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
-    ways = planning.ways(pair, planning.planned(pair, tmp_path))
+    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), CheckLimits())
+    ways = planning.ways(pair, planning.planned(pair))
     folders = {name: tmp_path / f"way{k}" / "plan" for k, name in enumerate(ways)}
     for name, way in ways.items():
         write_folder(way, pair, folders[name])
@@ -411,6 +390,10 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
         found = run(folder, check=True)
         assert found.difference is not None, name
         assert found.difference <= 1e-4, name
+        with open_plan(folder) as session:
+            assert isinstance(session, PairSession)
+            session.run(dict(planning.subject.inputs))
+            assert (session.times[np.array(session.placed.lanes) == 1] == -1).all(), "the GPU notes no times"
     (folders["cpu"] / "weights.bin").write_bytes(bytes((folders["cpu"] / "weights.bin").stat().st_size))
     with OpenedPlan(folders["cpu"]) as damaged, pytest.raises(EdgeplanError, match="weights are damaged"):
         damaged.wait()
@@ -422,84 +405,13 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
     assert not any(folder.exists() for folder in folders.values())
 
 
-@needs_a_pair
-@pytest.mark.parametrize("alone", ["cpu", "gpu"])
-def test_a_plan_that_has_become_slow_is_held_against_one_processor(
-    pair: Opened, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, alone: str
-) -> None:
-    """A folder whose check says a millionth of a millisecond, as if all the machine were busy since; outputs stay right."""
-    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
-    planned = planning.planned(pair, tmp_path)
-    ways = planning.ways(pair, planned)
-    way = ways.get("planned") or ways["gpu"]
-    told = PairCheck("planned", {"planned": 1e-6}, "", 1.0, 1.0, 1.0, 1, 0.0, {}, {}, 0.0, {})
-    write_folder(replace(way, check=told), pair, tmp_path / "plan", ways[alone])
-    inputs = dict(planning.subject.inputs)
-    with caplog.at_level(logging.WARNING), open_pair(read_folder(tmp_path / "plan", PARTITION)) as session:
-        fallback = session.fallback
-        assert fallback is not None
-        found = [session.run(inputs) for _ in range(WATCHED + TRIED + 2)]
-    for name, first in found[0].items():
-        for later in found[1:]:
-            np.testing.assert_allclose(later[name], first, atol=1e-4 * np.abs(first).max())
-    assert fallback.fell_back == ("goes on alone" in caplog.text), "it says so where it falls back"
-    assert fallback._alone is not None, "one processor was tried"
-
-
-@needs_a_pair
-def test_a_plan_whose_fallback_is_damaged_runs_on(
-    pair: Opened, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is watched is what was checked: the steps alone, however long copies of inputs take."""
-    bind = PairSession.bind
-    monkeypatch.setattr(PairSession, "bind", lambda self, inputs: (time.sleep(0.2), bind(self, inputs)))
-    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
-    ways = planning.ways(pair, planning.planned(pair, tmp_path))
-    told = PairCheck("gpu", {"gpu": 1e-6}, "", 1.0, 1.0, 1.0, 1, 0.0, {}, {}, 0.0, {})
-    write_folder(replace(ways["gpu"], check=told), pair, tmp_path / "plan", ways["cpu"])
-    weights = tmp_path / "plan" / ALONE_NAME / WEIGHTS_NAME
-    weights.write_bytes(bytes(weights.stat().st_size))
-    inputs = dict(planning.subject.inputs)
-    with open_pair(read_folder(tmp_path / "plan", PARTITION)) as session:
-        found = [session.run(inputs) for _ in range(WATCHED + 2)]
-        assert session.fallback is not None
-        assert not session.fallback._usable, "it was tried"
-        assert max(session.fallback._recent) < 200
-    for name, first in found[0].items():
-        np.testing.assert_allclose(found[-1][name], first, atol=1e-4 * np.abs(first).max())
-
-
-def _told(way: str, left_out: Iterable[str] = (), **median_ms: float) -> PairCheck:
-    return PairCheck(way, median_ms, "", 1.0, 1.0, 1.0, 1, 0.0, dict.fromkeys(left_out, "it fails"), {}, 0.0, {})
-
-
-@needs_a_pair
-def test_a_pair_falls_back_on_the_better_processor_that_works(pair: Opened, model: Path, tmp_path: Path) -> None:
-    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
-    ways = planning.ways(pair, planning.planned(pair, tmp_path))
-    ways["planned"] = replace(ways["gpu"])
-    for check, expected in (
-        (_told("planned", planned=1.0, cpu=2.0, gpu=3.0), "cpu"),
-        (_told("planned", planned=1.0, cpu=3.0, gpu=2.0), "gpu"),
-        (_told("planned", ["cpu"], planned=1.0, gpu=2.0), "gpu"),
-        (_told("planned", ["gpu"], planned=1.0, cpu=2.0), "cpu"),
-        (_told("planned", ["cpu", "gpu"], planned=1.0), None),
-        (_told("gpu", planned=1.0, cpu=2.0, gpu=1.0), "cpu"),
-        (_told("gpu", ["cpu"], gpu=1.0), None),
-        (_told("cpu", cpu=1.0, gpu=1.5), None),
-    ):
-        assert better_alone(ways, check) is (ways[expected] if expected else None), check
-
-
 @pytest.fixture(scope="module")
 def ways_apart(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of three ways that open no second processor, and of the pair's GPU."""
     root = tmp_path_factory.mktemp("apart")
     with pytest.MonkeyPatch.context() as patch, opened_here(_workspace(root / "workspace", patch)) as pair:
-        planning = CheckedPlanning(
-            pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0)
-        )
-        for name, way in planning.ways(pair, planning.planned(pair, root)).items():
+        planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), CheckLimits())
+        for name, way in planning.ways(pair, planning.planned(pair)).items():
             if name != "planned":
                 write_folder(way, pair, root / "ways" / name)
     return root / "ways"

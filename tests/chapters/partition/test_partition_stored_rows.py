@@ -11,7 +11,6 @@ import pytest
 import yaml
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.partition.eop.metrics import eop_metrics
 from edgeplan.chapters.partition.eop.page import EOP_REPORT
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows, join_ways, split_ways
 from edgeplan.chapters.partition.settings import PartitionParams
@@ -67,12 +66,11 @@ def test_layers_and_models_are_those_that_were_measured(rebuilt: Path) -> None:
 
 
 @pytest.mark.slow
-def test_plans_of_eop_are_those_that_were_measured_and_their_bounds_are_of_now(rebuilt: Path) -> None:
+def test_plans_of_eop_are_those_that_were_measured(rebuilt: Path) -> None:
     _same(rebuilt, "eop/plans", ["model", "way"], "median_ms", "predicted_ms", "reason")
     _same(rebuilt, "eop/key", ["model", "step"], "tuned_us", "grid_us")
     evidence = EOP_REPORT.read("pair-pocl", rebuilt / "eop")
-    assert set(evidence.bounds["model"]) == set(evidence.plans["model"]), "of every model"
-    assert 0 <= eop_metrics(evidence)["eop.plan_gap_max"] < 0.1
+    assert evidence.own["subgraphs"].gt(1).all(), "of every model"
 
 
 def test_rows_of_another_plan_count_where_nothing_may_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,8 @@ from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, prepar
 from edgeplan.cli.run_pair import check_lines
 from edgeplan.errors import ParamsError
 from edgeplan.planning.partition.document import read_costs
-from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan, document, write_plan
-from edgeplan.planning.partition.planner import Mode, compared, plan
-from edgeplan.reporting.partition_gantt import letter, text_lines, write_svg
+from edgeplan.planning.partition.planner import compared, plan
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
@@ -43,19 +41,9 @@ def plan_partition(
         Path | None,
         typer.Option("--output", "-o", help="Folder to write the plan of a model to; JSON file for a plan from costs."),
     ] = None,
-    mode: Annotated[
-        Mode,
-        typer.Option(help="Run one operator at a time, whole or split, or different ones side by side, too."),
-    ] = "sequential",
-    time_limit: Annotated[
-        float,
-        typer.Option(min=0, max=86400, help="Seconds of search for a plan side by side; the best that was found is taken."),
-    ] = 20.0,
-    gap: Annotated[float, typer.Option(min=0, max=1, help="Relative distance to the bound at which the search ends.")] = 1e-3,
     results: Annotated[
         Path | None, typer.Option(help="Folder of results with the pair's predictors. Default: the workspace's.")
     ] = None,
-    gantt: Annotated[Path | None, typer.Option(help="File to draw the plan to, as SVG.")] = None,
     compare: Annotated[
         bool,
         typer.Option(help="Print the times of single processors, equal and fixed ratios, greedy and EOP's algorithms, too."),
@@ -73,7 +61,7 @@ def plan_partition(
             what = "costs say all that is planned from"
             raise ParamsError(what, where="--costs", next_step="leave it out, or the model and --pair")
         read = read_costs(costs)
-        made = plan(read, mode, SearchLimits(gap=gap, time_limit_s=time_limit))
+        made = plan(read)
         if output is not None:
             write_plan(made, output)
     else:
@@ -84,21 +72,18 @@ def plan_partition(
         planned = api.plan_partition(
             model, output, pair,
             costs="predicted" if str(costs) == "predicted" else "measured",
-            results=results, preparation=given, mode=mode, gap=gap, time_limit_s=time_limit,
+            results=results, preparation=given,
         )  # fmt: skip
         read, made, check = planned.costs.costs, planned.plan, planned.check
-    if gantt is not None:
-        write_svg(made, gantt)
     others = compared(read) if compare else {}
     if as_json:
         told = {} if check is None else {"check": msgspec.to_builtins(check)}
         say(json.dumps({**document(made), **told, **({"compared_ms": others} if compare else {})}, indent=2))
         return
-    for line in [*summary(made), *check_lines(check), *_compared_lines(others, made.makespan_ms), "", *picture(made)]:
+    for line in [*summary(made), *check_lines(check), *_compared_lines(others, made.makespan_ms), "", *longest(made)]:
         say(line)
-    written = [str(path) for path in (output, gantt) if path is not None]
-    if written:
-        say(f"written to {', '.join(written)}")
+    if output is not None:
+        say(f"written to {output}")
 
 
 def proof(plan: PartitionPlan) -> str:
@@ -112,13 +97,11 @@ def summary(plan: PartitionPlan) -> list[str]:
     split = sum(step.on == "split" for step in plan.steps)
     single = plan.processors[plan.better_single == "gpu"]
     gain = plan.better_single_ms / plan.makespan_ms if plan.makespan_ms else 1.0
-    executed = "different operators side by side" if plan.cpu or plan.gpu else "one operator at a time"
     return [
-        f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted ({plan.mode}; {plan.note})",
+        f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted",
         f"  proof       {proof(plan)}, for these costs and the admitted splits",
         f"  against     {escaped(single)} alone, the better single processor: {plan.better_single_ms:.4g} ms, x {gain:.2f}",
         f"  split       {split} of {len(plan.steps)} operators; of {plan.admitted_splits} a split gains more than its error",
-        f"  executed    {executed}",
         f"  planned in  {plan.planning_ms / 1e3:.2f} s",
     ]
 
@@ -129,18 +112,16 @@ def _compared_lines(others: dict[str, float], makespan_ms: float) -> list[str]:
     ]
 
 
-def picture(plan: PartitionPlan) -> list[str]:
-    """Return the Gantt chart as text, and the longest operators."""
-    # What takes longest, in the order of the model.
-    longest = sorted(range(len(plan.steps)), key=lambda k: plan.steps[k].start_ms - _end(plan, k))[:_LISTED]
-    lines = text_lines(plan)
-    for k in sorted(longest):
+def longest(plan: PartitionPlan) -> list[str]:
+    """Return when the longest operators run and where, in the order of the model."""
+    by_time = sorted(range(len(plan.steps)), key=lambda k: plan.steps[k].start_ms - _end(plan, k))[:_LISTED]
+    lines = []
+    for k in sorted(by_time):
         step = plan.steps[k]
         where = f"split, {100 * step.cpu_share:.3g} % cpu" if step.on == "split" else step.on
         why = f"  ({escaped(step.whole_because)})" if step.whole_because else ""
-        name = escaped(step.name)
-        lines.append(f"  {letter(k, step)} {name:<24} {step.start_ms:9.4f} {_end(plan, k):9.4f}  {where}{why}")
-    if (more := len(plan.steps) - len(longest)) > 0:
+        lines.append(f"  {escaped(step.name):<26} {step.start_ms:9.4f} {_end(plan, k):9.4f}  {where}{why}")
+    if (more := len(plan.steps) - len(by_time)) > 0:
         lines.append(f"  and {more} shorter ones, which the plan document lists")
     return lines
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.structs import replace
 
 from edgeplan.cli.times import median
 from edgeplan.errors import FormatError
-from edgeplan.reporting.partition_gantt import TimedPlan, text_lines
 from edgeplan.runtime.folder import PLAN_NAME, PlanFolder, plan_again
 from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
 from edgeplan.terminal import escaped
@@ -19,8 +16,23 @@ if TYPE_CHECKING:
     from edgeplan.runs import Run
 
 
+class ShownStep(msgspec.Struct, frozen=True):
+    """A shown step is what a run tells of a `planning.partition.plan.PlannedStep`, which has more fields."""
+
+    on: str
+
+
+class ShownPlan(msgspec.Struct, frozen=True):
+    """A shown plan is what a run tells of a `planning.partition.plan.PartitionPlan`, which has more fields."""
+
+    model: str
+    processors: tuple[str, str]
+    steps: tuple[ShownStep, ...]
+    makespan_ms: float
+
+
 def run_lines(found: Run) -> list[str]:
-    """Show the times of a run beside the plan's, and both as pictures."""
+    """Show the times of a run beside the plan's, and how long each processor was busy."""
     plan, times = planned(found.plan), found.warm_ms
     split = sum(step.on == "split" for step in plan.steps)
     middle = f" (median of {len(times)}, least {min(times):.3f})" if len(times) > 1 else ""
@@ -29,13 +41,13 @@ def run_lines(found: Run) -> list[str]:
     if len(schedule.processors) == 1:
         cores = schedule.processors[0].cores
         how = f"all on {schedule.processors[0].engine}, core{'s' if len(cores) > 1 else ''} {', '.join(map(str, cores))}"
+    busy = [sum(span[lane] - span[0] for span in found.spans_ms) for lane in (1, 2)]
+    each = " and ".join(f"{escaped(name)} {ms:.3f} ms" for name, ms in zip(plan.processors, busy, strict=True))
+    end = max(max(span[1:]) for span in found.spans_ms)
     return [
         f"{escaped(plan.model)}: {len(plan.steps)} operators, {how}",
         f"{median(times):.3f} ms{middle}, predicted {plan.makespan_ms:.3f} ms",
-        "planned",
-        *text_lines(plan),
-        "last run",
-        *text_lines(as_it_ran(plan, found.spans_ms)),
+        f"busy: {each} of {end:.3f} ms, in a run that notes it",
     ]
 
 
@@ -55,7 +67,7 @@ def check_lines(check: PairCheck | None) -> list[str]:
     return [*lines, f"  checked in  {check.seconds:.1f} s ({parts})"]
 
 
-def planned(folder: PlanFolder) -> TimedPlan:
+def planned(folder: PlanFolder) -> ShownPlan:
     """Read the plan of a pair's folder, as far as it is shown.
 
     Raises:
@@ -63,16 +75,7 @@ def planned(folder: PlanFolder) -> TimedPlan:
     """
     parts = folder.scheduled(PairSchedule).plan | folder.predicted(PairPrediction).plan
     try:
-        return msgspec.convert(parts, TimedPlan)
+        return msgspec.convert(parts, ShownPlan)
     except msgspec.ValidationError as error:
         where = str(folder.path / PLAN_NAME)
         raise FormatError(f"the plan does not fit: {error}", where=where, next_step=plan_again(folder.kind)) from error
-
-
-def as_it_ran(plan: TimedPlan, spans: Sequence[tuple[float, float, float]]) -> TimedPlan:
-    """Return a plan with the times of a run: of each step when its first part began, and when its parts ended (ms)."""
-    steps = tuple(
-        replace(step, start_ms=start, cpu_end_ms=cpu_end, gpu_end_ms=gpu_end)
-        for step, (start, cpu_end, gpu_end) in zip(plan.steps, spans, strict=True)
-    )
-    return replace(plan, steps=steps, makespan_ms=max(max(span[1:]) for span in spans))

@@ -58,12 +58,7 @@ def merged(sources: tuple[ProgramSource, ...]) -> ProgramSource:
 
 
 def merged_name(kernel: str, number: int) -> str:
-    """Return the name of a kernel in a merged program.
-
-    Args:
-        kernel: its name in its own source.
-        number: position of that source in the program.
-    """
+    """Return the name of a kernel in a merged program."""
     return f"{kernel}_of_{number}"
 
 
@@ -103,12 +98,7 @@ class Modules:
         return self._driver.call("cuModuleGetFunction", self._loaded[asked], name.encode())
 
     def take_from(self, whole: ProgramSource, sources: Sequence[ProgramSource]) -> None:
-        """Take the kernels of sources from a merged program from now on.
-
-        Args:
-            whole: that program, from `merged`.
-            sources: that it was merged from, in order.
-        """
+        """Take the kernels of sources from a merged program from now on."""
         self._places.update({source: (whole, number) for number, source in enumerate(sources)})
 
     def load(self, asked: ProgramSource, code: bytes) -> None:

@@ -53,13 +53,7 @@ class GpuContext:
 
     @classmethod
     def shared(cls, driver: Driver, device: int, multiprocessors: int) -> GpuContext:
-        """Return the open context of a GPU or a slice, opened now if it is not, and current for the calling thread.
-
-        Args:
-            driver: calls the CUDA driver.
-            device: number of the GPU, as nvidia-smi lists them.
-            multiprocessors: of the slice; 0: the whole GPU.
-        """
+        """Return the open context of a GPU or a slice, opened now if it is not, and current for the calling thread."""
         with _LOCK:
             key = device, multiprocessors
             found = _OPEN.get(key) or cls(driver, device, multiprocessors)

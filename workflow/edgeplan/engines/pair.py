@@ -7,38 +7,38 @@ from contextlib import ExitStack
 
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.runtime.folder import ALONE_NAME, PARTITION, WEIGHTS_NAME, PlanFolder, plan_again, read_folder
+from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
 from edgeplan.runtime.partitioned.build import read_weights
-from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule, ProcessorSpec
-from edgeplan.runtime.partitioned.fallback import Fallback, Timed
+from edgeplan.runtime.partitioned.document import PairSchedule, ProcessorSpec
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Host, Processor
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.machine import fingerprint
 
 
-def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:
+def open_pair(plan: PlanFolder, *, profiling: bool = False) -> PairSession:
     """Open a plan folder of a pair, with the processors that it names; they are closed with the session.
 
     Args:
         plan: the plan folder.
-        profiling: whether the GPU tells when its kernels ran.
+        profiling: whether the GPU tells when its kernels ran. A mark on each side of a kernel takes microseconds.
     """
-    schedule = plan.scheduled(PairSchedule)
+    schedule, program = plan.scheduled(PairSchedule), plan.program_of(StreamProgram)
     with ExitStack() as stack:
         host, other = open_processors(schedule.processors, stack, profiling=profiling)
-        session, kept = open_on(plan, host, other), stack.pop_all()
-
-    def alone() -> Timed:
-        one = read_folder(plan.path / ALONE_NAME, PARTITION)
-        opened = open_on(one, host, other if len(one.scheduled(PairSchedule).processors) > 1 else host)
-        kept.callback(opened.close)
-        return opened.timed
-
-    check = plan.predicted(PairPrediction).check if (plan.path / ALONE_NAME).is_dir() else None
-    if check is not None:
-        session.fallback = Fallback(alone, check.median_ms[check.way], plan.path)
-    return session.holding(kept)
+        info = host.dnnl.info
+        driver = "" if other is host else other.capabilities.version
+        plan.require_here(fingerprint(), info.version, info.isa, driver=driver)
+        plan.require_whole(WEIGHTS_NAME)
+        path = plan.path / WEIGHTS_NAME
+        try:
+            weights = read_weights(path, program.weights_bytes)
+        except OSError as error:
+            what = f"cannot read the weights: {error.strerror}"
+            raise ModelError(what, where=str(path), next_step=plan_again(plan.kind)) from error
+        synchronisation = Synchronisation(schedule.synchronisation) if schedule.synchronisation else None
+        session = PairSession(host, other, program, schedule.placed, weights, plan.path, synchronisation)
+        return session.holding(stack.pop_all())
 
 
 def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profiling: bool = False) -> tuple[Host, Processor]:
@@ -53,20 +53,3 @@ def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profili
         what = f"{specs[0].engine} does not compute in the calling thread, as the first of a pair has to"
         raise DeviceError(what, where="the processors of a pair", next_step="plan the model again for another pair")
     return host, other
-
-
-def open_on(plan: PlanFolder, host: Host, other: Processor) -> PairSession:
-    """Open a plan folder of a pair on processors that are open; see `open_pair`."""
-    info = host.dnnl.info
-    driver = "" if other is host else other.capabilities.version
-    plan.require_here(fingerprint(), info.version, info.isa, driver=driver)
-    plan.require_whole(WEIGHTS_NAME)
-    schedule, program = plan.scheduled(PairSchedule), plan.program_of(StreamProgram)
-    path = plan.path / WEIGHTS_NAME
-    try:
-        weights = read_weights(path, program.weights_bytes)
-    except OSError as error:
-        what = f"cannot read the weights: {error.strerror}"
-        raise ModelError(what, where=str(path), next_step=plan_again(plan.kind)) from error
-    synchronisation = Synchronisation(schedule.synchronisation) if schedule.synchronisation else None
-    return PairSession(host, other, program, schedule.placed, weights, plan.path, synchronisation)

@@ -15,7 +15,6 @@ from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory
 from edgeplan.opencl.processor import OTHER_TYPES, has_other_types
 from edgeplan.opencl.spaces import tensor_of
-from edgeplan.opencl.tuning import alternatives
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.gpu_program import (
@@ -138,7 +137,7 @@ def _kernels(program: Program, step: Step, numbers: DeviceNumbers) -> dict[str, 
             next_step="plan it for the CPU, or for a pair, which runs such steps on the CPU: edgeplan plan partition",
         )
     given = (step, program.shapes, program.layouts, numbers)
-    return {OWN: dispatcher.dispatch(*given), **alternatives(*given)}
+    return {OWN: dispatcher.dispatch(*given), **dispatcher.alternatives(*given)}
 
 
 def _launch(program: Program, step: Step, launch: Launch) -> PlannedLaunch:

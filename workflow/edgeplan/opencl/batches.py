@@ -43,15 +43,7 @@ def one_image(step: Step, shapes: Shapes) -> Shapes:
 def of_images(
     step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, make: Callable[[Shapes], Dispatch]
 ) -> Dispatch:
-    """Return the kernels of one image, for each of several.
-
-    Args:
-        step: a step of `images_of(step, shapes)` images.
-        shapes: shape of every tensor.
-        layouts: layout of every activation.
-        numbers: numbers of the device.
-        make: the kernels of a step with the shapes of one image.
-    """
+    """Return the kernels of one image, for each of several."""
     count = images_of(step, shapes)
     found = make(one_image(step, shapes))
     names = {f"input:{k}": t for k, t in enumerate(step.inputs)} | {f"output:{k}": t for k, t in enumerate(step.outputs)}

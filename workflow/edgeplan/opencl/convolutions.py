@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
@@ -54,8 +52,6 @@ _IMAGE_RANK: Final = 4
 _INDEX_END: Final = 1 << 31  # kernels count elements in 32 bits
 
 Arguments = tuple[Argument, ...]
-#: Whole numbers (n,), in the place of one: sums and quotients of them are arrays, too.
-Counts = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,100 +133,6 @@ def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]
     if winograd and _suits(winograd):
         return winograd
     return _tiled(c, numbers, posts) or _direct(c, numbers, posts)
-
-
-def of_parts(
-    step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers, outputs: Counts
-) -> list[tuple[Counts, Dispatch]]:
-    """The kernels of parts of a convolution without groups: positions among the parts, and a dispatch whose sizes are arrays.
-
-    Args:
-        step: the convolution.
-        shapes: shape of every tensor.
-        layouts: layout of every activation.
-        numbers: of the device.
-        outputs: channels of each part.
-
-    Returns:
-        Nothing where the parts are to be dispatched one by one.
-    """
-    whole, posts, every = convolution(step, shapes), post_ops.arguments(step, shapes), np.arange(len(outputs))
-
-    def parts(chosen: Counts) -> Convolution:
-        return replace(whole, channels_out=outputs[chosen])
-
-    if not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
-        return [(every, _first(parts(every), numbers, posts))]
-    if _allows_winograd(whole):
-        winograd = _winograd(parts(every), numbers, posts)
-        elements = np.maximum(winograd.workspace_elements, winograd.packing.elements)
-        if int(elements.max()) >= _INDEX_END:
-            return []  # some parts are too large for it, others are not
-        if _useful(winograd):
-            return [(every, winograd)]
-    if isinstance(numbers, GpuNumbers):
-        return []  # tiles depend on how many groups there are
-    found: dict[str, tuple[Counts, Dispatch]] = {}
-    padded: Counts = ceil(outputs, numbers.block) * numbers.block
-    tiles = [pointwise_tile(int(channels), numbers.vector) for channels in padded] if _pointwise(whole, numbers) else []
-    if not tiles:
-        return [(every, _direct(parts(every), numbers, posts))]
-    for tile in dict.fromkeys(tiles):
-        chosen = np.flatnonzero([one == tile for one in tiles])
-        found[str(tile)] = chosen, _direct(parts(chosen), numbers, posts, tile)
-    return list(found.values())
-
-
-def of_many(c: Convolution, numbers: GpuNumbers) -> list[tuple[Counts, Dispatch]]:
-    """Return the kernels of many convolutions of one image in blocks, each without groups or depthwise, in one pass.
-
-    Args:
-        c: whose numbers are arrays (n,).
-        numbers: of a GPU.
-
-    Returns:
-        Positions among the n, and a dispatch whose sizes are arrays, until all are named.
-    """
-    depthwise = (c.groups == c.channels_in) & (c.groups == c.channels_out) & (c.groups > 1)
-    chosen = np.flatnonzero(depthwise)
-    found = [(chosen, _depthwise(_picked(c, chosen), numbers, ()))]
-    plain = (c.kernel[0] == 3) & (c.kernel[1] == 3) & (c.channels_in >= WINOGRAD_CHANNELS) & ~depthwise
-    for sides in (c.strides, c.dilations):
-        plain &= (sides[0] == 1) & (sides[1] == 1)
-    tried = np.flatnonzero(plain)
-    winograd = _winograd(_picked(c, tried), numbers, ())
-    fits: Any = np.maximum(winograd.workspace_elements, winograd.packing.elements) < _INDEX_END
-    chosen = tried[fits & _useful(winograd)]
-    found.append((chosen, _winograd(_picked(c, chosen), numbers, ())))
-    left = np.setdiff1d(np.flatnonzero(~depthwise), chosen)
-    for tile, chosen in group_tiles(_picked(c, left), numbers).items():
-        found.append((left[chosen], _of_tile(_picked(c, left[chosen]), numbers, tile)))
-    return [one for one in found if len(one[0])]
-
-
-def group_tiles(c: Convolution, numbers: GpuNumbers) -> dict[GroupTile | None, Counts]:
-    """Return the tiles of work groups, each with the positions of the convolutions that take it: see `group_tile`."""
-    each = ceil(c.channels_out, numbers.block) * numbers.block
-    asked, back = np.unique(np.column_stack([c.pixels, each]), axis=0, return_inverse=True)
-    tiles = [group_tile(int(pixels), int(channels), numbers) for pixels, channels in asked]
-    place = {tile: number for number, tile in enumerate(dict.fromkeys(tiles))}
-    of = np.array([place[tile] for tile in tiles], dtype=np.int64)[back.reshape(-1)]
-    return {tile: np.flatnonzero(of == number) for tile, number in place.items()}
-
-
-def _of_tile(c: Convolution, numbers: GpuNumbers, tile: GroupTile | None) -> Dispatch:
-    found = _tiled(replace(c, groups=1), numbers, (), tile)
-    assert found is not None  # noqa: S101  without groups there are always tiles
-    return found
-
-
-def _picked(c: Convolution, chosen: Counts) -> Convolution:
-    """Return some of many convolutions."""
-    picked: dict[str, Any] = {}
-    for field in fields(c):
-        value = getattr(c, field.name)
-        picked[field.name] = tuple(side[chosen] for side in value) if isinstance(value, tuple) else value[chosen]
-    return Convolution(**picked)
 
 
 def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> dict[str, Dispatch]:

@@ -6,21 +6,18 @@ What it decides is known before anything is built, so predictors learn from it (
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import batches, convolutions, copies, linear, pointwise, products, windows
-from edgeplan.opencl.launch import FEATURES, DeviceNumbers, Dispatch
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch
 from edgeplan.opencl.spaces import Maker, refusal_of
+from edgeplan.opencl.tiles import TRIED
 
-Floats = npt.NDArray[np.float64]
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
 #: Of one tensor: kernels count elements, padding among them, in 32 bits.
@@ -57,14 +54,7 @@ KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str],
 
 
 def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
-    """Return why there are no kernels for a step, or "".
-
-    Args:
-        step: step of a program; where kernels are of one image, several are launched one after the other.
-        shapes: shape of every tensor.
-        layouts: layout of every activation.
-        numbers: numbers of the device.
-    """
+    """Return why there are no kernels for a step, or ""."""
     if step.kind not in KINDS:
         return f"steps of kind {step.kind}"
     if (most := _most_elements(step, shapes)) > MOST_ELEMENTS:
@@ -101,43 +91,16 @@ def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
     return make(step, shapes, layouts, numbers)
 
 
-def of_parts(
-    step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, outputs: Sequence[int]
-) -> tuple[list[str], Floats] | None:
-    """Names of the kernels of parts of a layer, and the features of each (parts, features), in one pass.
-
-    Args:
-        step: the whole layer.
-        shapes: shape of every tensor.
-        layouts: layout of every activation.
-        numbers: of the device.
-        outputs: channels of each part.
-
-    Returns:
-        None where parts have to be asked for one by one: groups, several images, or a layer that is refused.
-    """
-    grouped = step.kind == "conv" and step.integer("groups") != 1
-    if step.kind not in ("conv", "fc") or grouped or not outputs:
-        return None
-    if _most_elements(step, shapes) > MOST_ELEMENTS or KINDS[step.kind][0](step, shapes, layouts, numbers):
-        return None
-    counts = np.array(outputs, np.int64)
-    if step.kind == "fc":
-        target = step.outputs[0]
-        sizes: Any = {**shapes, target: (*shapes[target][:-1], counts)}
-        made = [(np.arange(len(outputs)), linear.dispatch(step, sizes, layouts, numbers))]
-    else:
-        made = convolutions.of_parts(step, shapes, layouts, numbers, counts)
-    if not made:
-        return None
-    names, found = [""] * len(outputs), np.empty((len(outputs), len(FEATURES)))
-    for chosen, one in made:
-        values = one.values()
-        for column, name in enumerate(FEATURES):
-            found[chosen, column] = values[name]
-        for k in chosen:
-            names[k] = one.implementation
-    return names, found
+def alternatives(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> dict[str, Dispatch]:
+    """Return by name, to be timed, what computes the same for a convolution or a fully connected step."""
+    found: dict[str, Dispatch] = {}
+    if step.kind == "conv":
+        found = convolutions.others(step, shapes, layouts, numbers)
+    elif step.kind == "fc":
+        for rows, vectors in TRIED[numbers.vector]:
+            found[f"{rows} x {vectors}"] = linear.dispatch(step, shapes, layouts, numbers, tile=(rows, vectors))
+    own = dispatch(step, shapes, layouts, numbers).launches if found else ()
+    return {name: other for name, other in found.items() if other.launches != own}
 
 
 def _most_elements(step: Step, shapes: Shapes) -> int:

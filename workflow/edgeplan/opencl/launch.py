@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +168,11 @@ class Dispatch:
 
     def features(self) -> dict[str, float]:
         """Return the features that a predictor of latency learns from, alike for all implementations (LiPG, section 3.2)."""
-        return {name: float(value) for name, value in self.values().items()}
-
-    def values(self) -> dict[str, Any]:
-        """The same where sizes may be arrays, one element for each part of a layer (`dispatch.of_parts`)."""
         work = self.work
         groups = [launch.groups for launch in self.launches]
         waves = [-(-count // self.units) for count in groups]
         padded = work.padded_pixels * work.padded_channels
-        return {
+        found = {
             "launches": len(self.launches),
             "work_group": math.prod(self.launches[-1].local_size),
             "work_groups": sum(groups),
@@ -192,3 +187,4 @@ class Dispatch:
             "weight_elements": self.packing.elements,
             "workspace_elements": self.workspace_elements,
         }
+        return {name: float(value) for name, value in found.items()}

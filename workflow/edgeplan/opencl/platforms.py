@@ -38,7 +38,7 @@ class OpenclOptions:
     Attributes:
         platform, device: parts of their names, whatever the case; "": the first.
         cores: CPU cores that PoCL computes on, each with a thread pinned to it; empty: one thread, where the system puts it.
-        vector: floats in a vector of the kernels; 0: the most with which the device computes what it should.
+        vector: floats in a vector of the kernels; 0: the most that the device computes with at once.
         sharing: the best way of sharing memory to use (`runtime.processor.Sharing`).
     """
 

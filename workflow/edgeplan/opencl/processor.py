@@ -17,7 +17,6 @@ from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, device_numbers
 from edgeplan.opencl.spaces import tensor_of
 from edgeplan.opencl.transforms import packed
-from edgeplan.opencl.tuning import alternatives
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.partitioned.crossing import is_view
 from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes
@@ -44,15 +43,9 @@ class OpenclDispatcher(Dispatcher):
         """Return the dispatcher's choice; see `Dispatcher`."""
         return dispatcher.dispatch(step, shapes, layouts, self.device)
 
-    def of_parts(
-        self, step: Step, shapes: Shapes, layouts: Layouts, outputs: Sequence[int]
-    ) -> tuple[list[str], npt.NDArray[np.float64]] | None:
-        """Return names and features of all parts in one pass; see `Dispatcher`."""
-        return dispatcher.of_parts(step, shapes, layouts, self.device, outputs)
-
     def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, Dispatch]:
         """See `Dispatcher`: other tiles and kernels of convolutions and fully connected steps."""
-        return alternatives(step, shapes, layouts, self.device)
+        return dispatcher.alternatives(step, shapes, layouts, self.device)
 
 
 #: What no kernel runs, whatever the step.
@@ -60,21 +53,12 @@ OTHER_TYPES = "values that are not of float32"
 
 
 def has_other_types(step: Step, types: Mapping[str, str]) -> bool:
-    """Tell whether a step reads or writes values of another type than float32.
-
-    Args:
-        step: the step.
-        types: of tensors that are not of float32.
-    """
+    """Tell whether a step reads or writes values of another type than float32."""
     return any(tensor in types for tensor in (*step.reads, *step.outputs))
 
 
 class DispatchingProcessor(Processor):
-    """A dispatching processor takes its kernels from the white-box dispatcher; a driver's own builds and launches them.
-
-    Attributes:
-        device_numbers: of the device.
-    """
+    """A dispatching processor takes its kernels from the white-box dispatcher; a driver's own builds and launches them."""
 
     dispatcher = OpenclDispatcher
     device_numbers: DeviceNumbers
@@ -134,11 +118,7 @@ class DispatchingProcessor(Processor):
     @classmethod
     @abstractmethod
     def load_library(cls, options: Mapping[str, str]) -> None:
-        """Load driver and compiler, and look for the device, as a process does once.
-
-        Args:
-            options: of the device file.
-        """
+        """Load driver and compiler, and look for the device, as a process does once."""
 
     @classmethod
     @abstractmethod
@@ -176,9 +156,6 @@ class DispatchingProcessor(Processor):
     def merged(self, sources: Sequence[ProgramSource]) -> ProgramSource | None:
         """Return one program with the kernels of several sources, which `code_of`, `compile` and `load` take as any other.
 
-        Args:
-            sources: from `source_of`, each once.
-
         Returns:
             None where the driver's programs stay apart.
         """
@@ -186,12 +163,7 @@ class DispatchingProcessor(Processor):
         return None
 
     def take_from(self, whole: ProgramSource, sources: Sequence[ProgramSource]) -> None:
-        """Take the kernels of sources from a merged program, which was loaded, from now on.
-
-        Args:
-            whole: that program.
-            sources: that it was merged from, in order.
-        """
+        """Take the kernels of sources from a merged program, which was loaded, from now on."""
         raise NotImplementedError
 
     def enter(self) -> None:

@@ -75,13 +75,7 @@ ROW_GROUP: Final = (64, 16)
 
 
 def group_tile(rows: int, columns: int, numbers: DeviceNumbers) -> GroupTile | None:
-    """Return the tile of the work groups for a product; None where a device has no such groups.
-
-    Args:
-        rows: rows, or pixels.
-        columns: columns, or channels of a group.
-        numbers: numbers of the device.
-    """
+    """Return the tile of the work groups for a product; None where a device has no such groups."""
     if not isinstance(numbers, GpuNumbers) or numbers.vector >= CPU_VECTOR:
         return None
     width = min(GROUP_TILES, key=lambda each: (ceil(columns, each) * each, -each))
@@ -121,13 +115,7 @@ class Chunks:
 
 
 def chunks(tiles: int, elements: int, vector: int) -> Chunks:
-    """Return tiles of pixels in chunks whose input stays in a cache.
-
-    Args:
-        tiles: how many.
-        elements: number of input elements that one tile reads.
-        vector: floats of a vector.
-    """
+    """Return tiles of pixels in chunks whose input stays in a cache."""
     count = ceil(tiles * elements * BYTES_PER_ELEMENT["float32"], CHUNK_BYTES)
     each = ceil(tiles, count)
     return Chunks(count, 1, each) if vector >= CPU_VECTOR else Chunks(count, each, 1)
@@ -144,15 +132,7 @@ def grouped(size: tuple[int, ...], numbers: DeviceNumbers) -> tuple[tuple[int, .
 
 
 def weighted(kernel: str, tile: Tile, size: tuple[int, ...], numbers: DeviceNumbers, arguments: tuple[Argument, ...]) -> Launch:
-    """Return the launch of a kernel of one input, one output and weights, which its file is named after.
-
-    Args:
-        kernel: name of the file and of the function.
-        tile: rows and vectors of columns of a work item.
-        size: work items at least, of two or three dimensions.
-        numbers: numbers of the device.
-        arguments: behind the arena, the weights, the input and the output.
-    """
+    """Return the launch of a kernel of one input, one output and weights, which its file is named after."""
     places = (Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"))
     macros = defines(numbers.block, numbers.vector, tile)
     return Launch(kernel, kernel, macros, *grouped(size, numbers), (*places, *arguments))

@@ -17,10 +17,6 @@ Array = npt.NDArray[np.float32]
 def packed(packing: Packing, values: Sequence[Array]) -> Array:
     """Return the buffer that a step's kernels read.
 
-    Args:
-        packing: packing of the step's dispatch.
-        values: values from `folded`: the weight, and a bias if there is one.
-
     Returns:
         `packing.elements` values.
     """

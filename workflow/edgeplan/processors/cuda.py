@@ -111,10 +111,6 @@ class CudaProcessor(DispatchingProcessor):
         options: which GPU, and how much of it.
         block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
         profiling: whether it notes when kernels start and end (`spans`).
-
-    Attributes:
-        driver: calls the CUDA driver.
-        stream: the queue.
     """
 
     def __init__(self, options: CudaOptions, block: int, *, profiling: bool = False) -> None:

@@ -35,7 +35,6 @@ from edgeplan.opencl.platforms import (
     started_cores,
 )
 from edgeplan.opencl.processor import DispatchingProcessor
-from edgeplan.opencl.widest import widest
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable, allocate
 from edgeplan.runtime.processor import Capabilities, Kernel, Region, Sharing
@@ -49,6 +48,8 @@ _CALIBRATION_LOOKS, _MOST_LOOKS, _CALIBRATIONS = 200_000, 1 << 40, 3
 _NS_PER_S = 1e9
 #: Kernels of counters that are kept with their arguments set.
 _MOST_COUNTER_KERNELS = 4096
+#: Floats of a vector at most, by what a driver's version says: LLVM 14 does not end kernels of 16, or ends the process.
+_NARROWER = {"PoCL 3.0": 8}
 _SMALLER = "run a smaller model or part, or another device"
 #: What to do about an error of the driver, by the name of its code.
 _NEXT_STEPS = {
@@ -85,13 +86,11 @@ class OpenclProcessor(DispatchingProcessor):
         options: which device, and how it is used.
         block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
         profiling: whether the device notes when kernels start and end (`spans`).
-        apart: whether what was never built is first built in a process of its own.
-        late: whether kernels are made while others run, as in a cold start: none is run once before, and the queue cannot poll.
+        late: whether kernels are made while others run, as in a cold start: none is built apart or run once before, and the
+            queue cannot poll.
     """
 
-    def __init__(
-        self, options: OpenclOptions, block: int, *, profiling: bool = False, apart: bool = True, late: bool = False
-    ) -> None:
+    def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False, late: bool = False) -> None:
         cl = pyopencl()
         self._cl, self._options = cl, options
         self.device = find_device(options)
@@ -113,7 +112,7 @@ class OpenclProcessor(DispatchingProcessor):
             self._queue = cl.CommandQueue(self._context, properties=properties)
         except cl.Error as error:
             raise self._failed("cannot open the device", error) from error
-        self._programs = Programs(self._context, options, apart=apart and not late)
+        self._programs = Programs(self._context, options, apart=not late)
         self._waiter = _Waiter()
         self._control: Buffer | None = None
         self._looks = 1
@@ -556,15 +555,15 @@ def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNum
     Args:
         device: of pyopencl.
         block: channels of a block of activations.
-        options: that it was found by. Vectors are as wide as they say; else as the device computes with at once and computes
-            right with, 4 floats where it has no vectors.
+        options: that it was found by. Vectors are as wide as they say; else as the device computes with at once and its
+            driver can compile, 4 floats where it has no vectors.
     """
-    native = int(device.native_vector_width_float)
-    fitting = [size for size in VECTORS if size <= min(max(native, VECTORS[0]), block)]
+    narrower = [most for driver, most in _NARROWER.items() if driver in describe(device)]
+    most = min(max(int(device.native_vector_width_float), VECTORS[0]), block, *narrower)
     kind = GpuNumbers if device.type & pyopencl().device_type.GPU else DeviceNumbers
     return kind(
         int(device.max_compute_units),
-        options.vector or widest(device, options, fitting, block),
+        options.vector or max(size for size in VECTORS if size <= most),
         block,
         int(device.max_work_group_size),
         int(device.local_mem_size),

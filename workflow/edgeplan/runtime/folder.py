@@ -36,8 +36,6 @@ PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bi
 CACHE_NAME = "weights.cache"
 #: Of a plan of memory: the folder of a plan in finer parts, for smaller budgets.
 FINER_NAME = "finer"
-#: Of a plan of a pair: the folder of a plan for the better of its processors alone.
-ALONE_NAME = "alone"
 #: Of a plan of a cold start: the folder of a plan for another processor, which takes over (`edgeplan.handover`).
 LATER_NAME = "later"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
@@ -49,10 +47,10 @@ MEMORY: Final = "memory"
 PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
 _FILES = frozenset({PLAN_NAME, PROGRAM_BIN, PROGRAM_NAME, WEIGHTS_NAME, CACHE_NAME, "kernels.cache"})
-_FILES |= {FINER_NAME, ALONE_NAME, LATER_NAME}
+_FILES |= {FINER_NAME, LATER_NAME}
 #: Of format versions before: files of plans of cold starts and of memory, then of all.
 _EARLIER_COLD, _EARLIER_MEMORY = frozenset({"program.tape", "reserve.json"}), frozenset({"schedules.bin"})
-_EARLIER = _EARLIER_COLD | _EARLIER_MEMORY | {"profile.json", "model.json", "pair.json", "costs.json"}
+_EARLIER = _EARLIER_COLD | _EARLIER_MEMORY | {"profile.json", "model.json", "pair.json", "costs.json", "alone"}
 _OF_PAIR = b'{"lanes":2'  # the beginning of its program
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _BUILDING = ".planning-"  # of folders beside a plan; those of killed processes go with the next planning

@@ -11,17 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Worker
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
@@ -124,23 +120,6 @@ class Dispatcher:
         """The kernel of a step that is not refused."""
         del step, shapes, layouts
         return _Untold()
-
-    def of_parts(
-        self, step: Step, shapes: Shapes, layouts: Layouts, outputs: Sequence[int]
-    ) -> tuple[list[str], npt.NDArray[np.float64]] | None:
-        """Names of the kernels of parts of a layer, and their features by `features` (parts, features), faster than one by one.
-
-        Args:
-            step: the whole layer.
-            shapes: of its tensors.
-            layouts: of its activations.
-            outputs: output channels of each part.
-
-        Returns:
-            None where `dispatch` is to be asked for each.
-        """
-        del step, shapes, layouts, outputs
-        return None
 
     def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, object]:
         """The tuning space of a step: kernels that compute the same as its own, by name, for `Processor.choose`."""

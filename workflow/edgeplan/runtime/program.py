@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,25 +161,8 @@ def build_program(
     return Program.of(lowered, home, choices, arena, max(scratch, default=0), MappingProxyType(dict(weights)))
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """When a step that touches activations runs, on one of two lanes that each run their steps in order.
-
-    Attributes:
-        tensors: that it reads or writes.
-        lane: where it runs.
-        place: among the steps of its lane, from 1 on; 0 is the beginning of the run.
-        known: for each lane, how many places have surely been passed when it starts, the beginning's included.
-    """
-
-    tensors: tuple[str, ...]
-    lane: int
-    place: int
-    known: tuple[int, int]
-
-
 def plan_buffers(
-    lowered: Lowered, layouts: Mapping[str, str], block: int, uses: Sequence[Use] | None = None
+    lowered: Lowered, layouts: Mapping[str, str], block: int, turns: Iterable[Sequence[str]] | None = None
 ) -> tuple[Mapping[str, int], int]:
     """Offsets of all activations in one arena, those of disjoint lifetimes overlapping; and the bytes they take.
 
@@ -190,45 +172,24 @@ def plan_buffers(
         lowered: the steps.
         layouts: layout of every activation.
         block: channels of a block in the layout `blocked16`.
-        uses: of the activations, in an order that fits both lanes; None: the steps run one after the other.
+        turns: activations that are in use at once, in turn; None: each step is a turn.
     """
-    if uses is None:
-        touched = [(*step.reads, *step.outputs) for step in lowered.steps]
-        uses = [Use(tensors, 0, k, (k, 1)) for k, tensors in enumerate(touched, start=1)]
-    begin = Use(lowered.inputs, 0, 0, (0, 0))
-    end = Use(lowered.outputs, 0, len(uses) + 1, (len(uses) + 1, len(uses) + 1))
+    if turns is None:
+        turns = [(*step.reads, *step.outputs) for step in lowered.steps]
     root = shared_buffers(lowered, layouts, block)
-    lives: dict[str, _Life] = {}
+    lives: dict[str, tuple[int, int]] = {}  # the first turn of each buffer, and the last
     sizes: dict[str, int] = {}
-    tensors = dict.fromkeys(t for use in (begin, end, *uses) for t in use.tensors)
-    for number, use in enumerate((begin, *uses, end)):
-        for tensor in use.tensors:
-            lives.setdefault(root[tensor], _Life(number)).add(use)
+    tensors: dict[str, None] = {}
+    for turn, used in enumerate((lowered.inputs, *turns, lowered.outputs)):
+        for tensor in used:
+            buffer = root[tensor]
+            lives[buffer] = lives.get(buffer, (turn, turn))[0], turn
+            tensors[tensor] = None
     for tensor in tensors:
         sizes[root[tensor]] = max(sizes.get(root[tensor], 0), aligned(_size(lowered, layouts, tensor, block)))
     placed = _placed(lives, sizes)
     total = max((placed[b] + sizes[b] for b in placed), default=0)
     return MappingProxyType({tensor: placed[root[tensor]] for tensor in tensors}), total
-
-
-class _Life:
-    """From when to when a buffer is in use."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number  # of its first use
-        self._known: list[float] = [math.inf, math.inf]  # places that have been passed before any of its uses
-        self._last = [-1, -1]  # the last place of each lane that uses it
-
-    def add(self, use: Use) -> None:
-        self._known = [min(a, b) for a, b in zip(self._known, use.known, strict=True)]
-        self._last[use.lane] = max(self._last[use.lane], use.place)
-
-    def meets(self, other: _Life) -> bool:
-        """Tell whether uses of both may run at the same time, or some of each before some of the other."""
-        return not (self._before(other) or other._before(self))
-
-    def _before(self, other: _Life) -> bool:
-        return all(last < known for last, known in zip(self._last, other._known, strict=True))
 
 
 def _size(lowered: Lowered, layouts: Mapping[str, str], tensor: str, block: int) -> int:
@@ -249,11 +210,12 @@ def shared_buffers(lowered: Lowered, layouts: Mapping[str, str], block: int) -> 
     return root
 
 
-def _placed(lives: Mapping[str, _Life], sizes: Mapping[str, int]) -> dict[str, int]:
+def _placed(lives: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> dict[str, int]:
     """Offsets, the largest buffers first, each at the lowest place that is free during its life."""
     placed: dict[str, int] = {}
-    for buffer in sorted(sizes, key=lambda b: (-sizes[b], lives[b].number, b)):
-        rivals = [b for b in placed if lives[b].meets(lives[buffer])]
+    for buffer in sorted(sizes, key=lambda b: (-sizes[b], lives[b][0], b)):
+        first, last = lives[buffer]
+        rivals = [b for b in placed if lives[b][0] <= last and first <= lives[b][1]]
         at = 0
         for rival in sorted(rivals, key=placed.__getitem__):
             if at + sizes[buffer] <= placed[rival]:

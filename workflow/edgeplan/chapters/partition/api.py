@@ -14,7 +14,6 @@ from edgeplan.chapters.partition.planned import PlannedModel, plan_model, requir
 from edgeplan.devices.pairs import load_pair
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.support.files import FilePath
 from edgeplan.workspace import workspace
 from edgeplan.writable import require_writable
@@ -31,9 +30,6 @@ def plan_partition(
     shape: Shapes | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
     batch: int | None = None,
-    mode: Literal["sequential", "parallel"] = "sequential",
-    gap: float = 0.001,
-    time_limit_s: float = 20.0,
 ) -> PlannedModel:
     """Plan which of two processors runs each operator of a model, whole or split, and write what executes it.
 
@@ -50,9 +46,6 @@ def plan_partition(
         shape: likewise.
         set: likewise.
         batch: likewise.
-        mode: one operator at a time, or different ones side by side.
-        gap: to the bound, at which the search for a plan side by side ends.
-        time_limit_s: of that search.
 
     Raises:
         ModelError: the file cannot be read or holds what is not known.
@@ -64,15 +57,14 @@ def plan_partition(
     found = load_pair(Path(pair) if isinstance(pair, PathLike) else pair)
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
-    search = SearchLimits(gap=gap, time_limit_s=time_limit_s)
     if costs == "measured":
         source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
         with machine_lock():
-            return checked_plan(found, source, out, mode, search)
+            return checked_plan(found, source, out)
     predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors", found)
     source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)
-        planned = plan_model(source, predictors, both.names, both.synchronisation, mode=mode, search=search)
+        planned = plan_model(source, predictors, both.names, both.synchronisation)
         write_folder(planned, both, out)
     return planned

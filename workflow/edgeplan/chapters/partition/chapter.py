@@ -37,7 +37,7 @@ PARTITION_TABLES = tables_stage(
     _MEASURED,
     f"{_CHAPTERS}/partition",
 )
-_EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key", "bounds")
+_EOP_FRAMES = ("sampled", "sweeps", "plans", "key")
 _EOP_DOCUMENTS = {name: f"{_MEASURED}/eop/{name}.parquet" for name in _EOP_FRAMES} | {
     "environment": f"{_MEASURED}/eop/environment.json"
 }
@@ -58,7 +58,7 @@ EOP_TABLES = tables_stage(
     "partition_eop_tables",
     "edgeplan.chapters.partition.eop.page:write",
     PAIRS,
-    {name: path for name, path in _EOP_DOCUMENTS.items() if name != "contention"},
+    _EOP_DOCUMENTS,
     f"{_MEASURED}/eop",
     f"{_CHAPTERS}/partition_eop",
 )

@@ -63,8 +63,8 @@ def split_span_us(predictors: PairPredictors, layer: LayerShape, channels: int) 
 
 def _times(predictors: PairPredictors, layer: LayerShape, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
     """Return the times of the whole layer, then of each split, on both lanes."""
-    first = predictors.parts_us(0, layer, (layer.outputs, *channels))
-    second = predictors.parts_us(1, layer, [layer.outputs, *(layer.outputs - c for c in channels)], variant)
+    first = predictors.us(0, [layer.part(c) for c in (layer.outputs, *channels)])
+    second = predictors.us(1, [layer.part(layer.outputs - c) for c in (0, *channels)], variant)
     return first, second
 
 

@@ -13,10 +13,9 @@ from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.names import SIDES
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.planning.partition.costs import KINDS, PairCosts
+from edgeplan.planning.partition.costs import PairCosts
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.simulate import whole_queues
 from edgeplan.runtime.layouts import NCHW, same_bytes
 from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
@@ -26,7 +25,6 @@ from edgeplan.runtime.ranges import channels_of, why_not_split
 GRID = 16
 _US = 1e3
 _DIMENSION = "channels"
-_COMPUTE, _BANDWIDTH = "compute", "bandwidth"
 
 
 #: What the cost document says of an operator, and where each of its options runs.
@@ -63,23 +61,10 @@ def costs_of(
     *,
     names: tuple[str, str],
     handshake_ms: float,
-    contention: Sequence[Mapping[Any, Any]],
     error: float = 0.0,
     step_ms: tuple[float, float] = (0.0, 0.0),
 ) -> ModelCosts:
-    """Write the cost document of a model, and read it.
-
-    Args:
-        lowered: steps of the model.
-        layouts: layout of every activation.
-        block: channels of a block of the layout `blocked16`.
-        priced: of each step.
-        names: of the processors, as people read them.
-        handshake_ms: until one processor has seen that the other is done.
-        contention: entries of the document.
-        error: relative error of the times of steps that do not say theirs.
-        step_ms: what each step takes on each processor beyond its times.
-    """
+    """Write the cost document of a model, and read it."""
     earlier = preceding(lowered, layouts, block)
     operators = [
         {"name": step.name, "inputs": [lowered.steps[k].name for k in before], **entry}
@@ -94,7 +79,6 @@ def costs_of(
         "cpu_step_ms": step_ms[0],
         "gpu_step_ms": step_ms[1],
         "error": error,
-        "contention": contention,
         "operators": operators,
     }
     content = (json.dumps(document, indent=1) + "\n").encode()
@@ -111,18 +95,7 @@ def model_costs(
     synchronisation: str,
     variant: str = OURS,
 ) -> ModelCosts:
-    """The costs of a model on a pair.
-
-    Args:
-        lowered: its steps.
-        layouts: layout of every activation.
-        predictors: of the pair.
-        names: of the processors, as people read them.
-        synchronisation: "polling" or "events".
-        variant: of the predictors of lane 1.
-    """
-    # Different steps side by side are taken to slow each other as both parts of a split do.
-    factor, loads = max(predictors.card.beside.values(), default=1.0), (_COMPUTE, _BANDWIDTH)
+    """The costs of a model on a pair."""
     return costs_of(
         lowered,
         layouts,
@@ -130,7 +103,6 @@ def model_costs(
         [_operator(lowered, layouts, step, predictors, variant) for step in lowered.steps],
         names=names,
         handshake_ms=predictors.card.handshake_us[synchronisation] / _US,
-        contention=[{"cpu_load": a, "gpu_load": b, "cpu_factor": factor, "gpu_factor": factor} for a in loads for b in loads],
     )
 
 
@@ -142,7 +114,7 @@ def _operator(lowered: Lowered, layouts: Mapping[str, str], step: Step, predicto
     why = why_not_split(lowered, layouts, dispatcher.block, step)
     if layer is None or (not lacking and refused(layer, dispatcher)):
         options = [_whole(lane, predictors.other_us(lane, step, lowered.shapes)) for lane in ((0,) if lacking else (0, 1))]
-        return {"options": options, "load": _BANDWIDTH, "unsplittable": why}, (0, 1)[: len(options)]
+        return {"options": options, "unsplittable": why}, (0, 1)[: len(options)]
     why = why or (f"the {SIDES[1].upper()} has no kernel of it: {lacking}" if lacking else "")
     return _layer(layer, channels_of(lowered, step), predictors, variant, why=why, on_both=not lacking)
 
@@ -185,10 +157,3 @@ def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]
         else:
             found.append(SIDES.index(planned.on))
     return tuple(found)
-
-
-def orders(plan: PartitionPlan) -> tuple[Sequence[int], Sequence[int]] | None:
-    """The order of each processor's steps, where the plan runs different ones side by side."""
-    if not plan.cpu and not plan.gpu:
-        return None
-    return whole_queues([step.start_ms for step in plan.steps], [KINDS.index(step.on) for step in plan.steps])

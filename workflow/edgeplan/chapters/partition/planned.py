@@ -11,7 +11,7 @@ import msgspec
 import onnx
 from msgspec.structs import replace
 
-from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
+from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened, specs_of
 from edgeplan.errors import FormatError
@@ -20,10 +20,9 @@ from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.graph.onnx.write import seeded
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import Mode, plan
-from edgeplan.runtime.folder import ALONE_NAME, PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
+from edgeplan.planning.partition.planner import plan
+from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.build import build_pair
@@ -65,7 +64,7 @@ class PlannedModel:
 
     def partitioned(self, block: int) -> Partitioned:
         """The plan as sub-steps on two lanes."""
-        return partition(self.lowered, self.layouts, block, assignments(self.plan, self.lowered), orders(self.plan))
+        return partition(self.lowered, self.layouts, block, assignments(self.plan, self.lowered))
 
 
 def plan_model(
@@ -74,24 +73,12 @@ def plan_model(
     names: tuple[str, str],
     synchronisation: Synchronisation,
     variant: str = OURS,
-    mode: Mode = "sequential",
-    search: SearchLimits | None = None,
 ) -> PlannedModel:
-    """Plan a model on a pair.
-
-    Args:
-        model: an ONNX file of static shape.
-        predictors: of the pair.
-        names: of its processors, as people read them.
-        synchronisation: how they wait.
-        variant: of the predictors of lane 1.
-        mode: one step at a time, or different ones side by side.
-        search: how hard to search side by side.
-    """
+    """Plan a model on a pair."""
     lowered, layouts = steps_of(model)
     began = time.perf_counter()
     costs = model_costs(lowered, layouts, predictors, names=names, synchronisation=synchronisation.value, variant=variant)
-    made = plan(costs.costs, mode, search)
+    made = plan(costs.costs)
     return PlannedModel(model, lowered, layouts, costs, made, time.perf_counter() - began)
 
 
@@ -111,23 +98,8 @@ def lowered_workload(workload: Workload) -> Lowered:
     return lower(from_onnx(drawn.model))
 
 
-def write_folder(planned: PlannedModel, pair: Opened, folder: Path, alone: PlannedModel | None = None) -> None:
-    """Write the plan with the program that executes it and the program's weights.
-
-    Args:
-        planned: the plan.
-        pair: that it is for.
-        folder: of the plan.
-        alone: a plan for one of its processors alone, to fall back on where the pair becomes slow.
-    """
-    with replacing(folder) as building:
-        _write(planned, pair, building)
-        if alone is not None:
-            (building / ALONE_NAME).mkdir()
-            _write(alone, pair, building / ALONE_NAME)
-
-
-def _write(planned: PlannedModel, pair: Opened, folder: Path) -> None:
+def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
+    """Write the plan with the program that executes it and the program's weights."""
     host, names = pair.host, (PROGRAM_NAME, WEIGHTS_NAME)
     threads, specs = len(planned.alone) or host.threads, specs_of(pair.pair)
     driver, waits = pair.other.capabilities.version, str(pair.synchronisation)
@@ -143,9 +115,10 @@ def _write(planned: PlannedModel, pair: Opened, folder: Path) -> None:
     predicted = {name: document.pop(name) for name in _PREDICTED}
     schedule = PairSchedule(pair.pair.name, specs, waits, placed, document)
     prediction = PairPrediction(predicted, msgspec.Raw(planned.costs.content), planned.check)
-    write_weights(host.dnnl, planned.model, planned.lowered, built, folder / WEIGHTS_NAME)
-    (folder / PROGRAM_NAME).write_bytes(encoded(built.program))
-    write_plan(folder, PARTITION, made_for, schedule, prediction, names)
+    with replacing(folder) as building:
+        write_weights(host.dnnl, planned.model, planned.lowered, built, building / WEIGHTS_NAME)
+        (building / PROGRAM_NAME).write_bytes(encoded(built.program))
+        write_plan(building, PARTITION, made_for, schedule, prediction, names)
 
 
 def require_own(predictors: PairPredictors, pair: Opened) -> None:

@@ -39,10 +39,10 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             ),
             earlier=("partition/2",),
         ),
-        # plans by a model's own sweep, and all ways to run it on fresh runs; since 2 what is moved is part of the costs, and
-        # since 3 ways near to each other are opened twice before one is chosen
+        # plans by a model's own sweep, and all ways to run it on fresh runs; since 2 what is moved is part of the costs, since
+        # 3 ways near to each other are opened twice before one is chosen, and since 4 no GPU notes when its kernels run
         "partition_checked": Protocol(
-            "partition-checked/3",
+            "partition-checked/4",
             (
                 *files_of("runtime/partitioned", "build", "crossing", "handshake", "lanes", "program", "sections", "session"),
                 *files_of("runtime/streaming", "build", "calls"),
@@ -52,13 +52,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 "cuda",
                 *files_of("runtime", "ranges", "bands"),
                 f"{NATIVE}/loops/partner.cpp",
-                *files_of("chapters/partition/checked", "own_sweep", "own_costs", "shifting", "refining", "planning", "worker"),
+                *files_of("chapters/partition/checked", "own_sweep", "own_costs", "shifting", "planning", "worker"),
                 *files_of("chapters/partition/checked", "fastest", "opened_plan", "stock_times"),
                 *files_of("chapters/partition", "costs", "measuring/checked", "stages/partition_checked"),
                 *files_of("planning/partition", "margin", "planner", "sequential"),
                 "workloads/registry.py",
             ),
-            earlier=("partition-checked/2",),
+            earlier=("partition-checked/3", "partition-checked/2"),
         ),
         "eop": Protocol(
             "eop/3",
@@ -72,18 +72,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("opencl", "convolutions", "copies", "linear", "pointwise", "windows", "spaces", "tiles"),
                 *files_of("runtime", "ranges", "bands"),
                 f"{NATIVE}/loops/partner.cpp",
-                *files_of("chapters/partition/eop", "contention", "costs", "operators", "sweeps", "variants", "ways"),
+                *files_of("chapters/partition/eop", "costs", "operators", "sweeps", "variants", "ways"),
                 *files_of("chapters/partition/stages", "partition_eop"),
                 *files_of("workloads", "registry", "unrolled", "recurrent", "transformers", "yolov3"),
                 "graph/batches.py",
                 "planning/partition",
             ),
             earlier=("eop/2",),
-        ),
-        # plans made anew from the sweeps, with their bounds: computed, not measured
-        "eop_bounds": Protocol(
-            "eop-bounds/1",
-            (*files_of("chapters/partition/eop", "bounds", "costs"), "chapters/partition/costs.py", "planning/partition"),
         ),
     }
 )

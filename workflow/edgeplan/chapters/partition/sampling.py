@@ -34,14 +34,7 @@ ANCHORS = (
 
 
 def sampled(kind: str, count: int, flops: tuple[float, float], seed: int) -> tuple[LayerShape, ...]:
-    """Different layers, each size from an interval that is drawn first, then uniformly within it.
-
-    Args:
-        kind: of the layers.
-        count: of them.
-        flops: the fewest and the most.
-        seed: of the draw; a larger count goes on where a smaller one ends.
-    """
+    """Different layers, each size from an interval that is drawn first, then uniformly within it."""
     rng = random.Random(f"{seed} {kind} samples")  # noqa: S311  no secrets
     draw = _linear if kind == LINEAR else _conv
     found: dict[LayerShape, None] = {}
@@ -74,15 +67,7 @@ def _conv(rng: random.Random) -> LayerShape:
 
 
 def layers(kind: str, count: int, flops: tuple[float, float], divisors: Sequence[int], seed: int) -> tuple[LayerShape, ...]:
-    """Layers to split: a seeded choice of all that the rules of section 5.3 give.
-
-    Args:
-        kind: of the layers.
-        count: the most of them.
-        flops: the fewest and the most.
-        divisors: of channels, by window.
-        seed: of the choice.
-    """
+    """Layers to split: a seeded choice of all that the rules of section 5.3 give."""
     every = all_layers(kind, flops, divisors)
     rng = random.Random(f"{seed} {kind} layers")  # noqa: S311  no secrets
     return tuple(rng.sample(every, min(count, len(every))))

@@ -30,13 +30,7 @@ def at_ratio(costs: PairCosts, cpu_share: float) -> Choice:
 
 
 def nearest(step: PairStep, cpu_share: float, dimension: str | None = None) -> Option | None:
-    """Return the split whose ratio is nearest, the fastest of equally near ones.
-
-    Args:
-        step: of the model.
-        cpu_share: wanted.
-        dimension: to split over, any if None.
-    """
+    """Return the split whose ratio is nearest, the fastest of equally near ones."""
     splits = [o for o in step.options if o.kind == SPLIT and dimension in {None, o.dimension}]
     return min(splits, key=lambda o: (abs(o.cpu_share - cpu_share), o.span_ms), default=None)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 CPU, GPU, SPLIT = range(3)
 #: Names of the three kinds of options, as documents and people say them.
 KINDS = ("cpu", "gpu", "split")
 Choice = tuple[int, ...]
-ENGINE, READER, NONE = "engine", "reader", "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class PairStep:
         name: unique in the model.
         inputs: positions of the steps whose outputs it reads, all before its own.
         options: at least one of them whole.
-        load: "compute" or "bandwidth", by which contention is looked up.
         to_cpu_ms, to_gpu_ms: moving its output into the memory of a processor that does not have
             all of it; 0 where memory is shared. A split's output counts whole.
         error: relative error of its predicted times; a split has to gain more than that.
@@ -65,7 +63,6 @@ class PairStep:
     name: str
     inputs: tuple[int, ...]
     options: tuple[Option, ...]
-    load: str = "compute"
     to_cpu_ms: float = 0.0
     to_gpu_ms: float = 0.0
     error: float = 0.0
@@ -88,15 +85,9 @@ class PairCosts:
     Attributes:
         model: its name.
         names: of the processors, CPU first.
-        steps: in an order in which each follows what it reads; plans that run one step at a time
-            keep it.
+        steps: in an order in which each follows what it reads.
         cpu_to_gpu_ms, gpu_to_cpu_ms: until one processor has seen that the other is done.
-        contention: factors (>= 1) on the CPU's and the GPU's times while different steps run side
-            by side, by the loads of the CPU's and the GPU's step; pairs that are not there do not
-            disturb each other.
         sha256: of the document, "" without one.
-        copies: who moves outputs where memory is not shared: `ENGINE` moves them beside everything else, the `READER` is busy
-            with it, one input after the other.
     """
 
     model: str
@@ -104,14 +95,7 @@ class PairCosts:
     steps: tuple[PairStep, ...]
     cpu_to_gpu_ms: float = 0.0
     gpu_to_cpu_ms: float = 0.0
-    contention: Mapping[tuple[str, str], tuple[float, float]] | None = None
     sha256: str = ""
-    copies: str = ENGINE
-
-    @cached_property
-    def occupying(self) -> bool:
-        """Tell whether processors are busy with moving what they read."""
-        return self.copies == READER and any(s.to_cpu_ms or s.to_gpu_ms for s in self.steps)
 
     @cached_property
     def synchronisation_ms(self) -> tuple[tuple[float, ...], ...]:
@@ -121,9 +105,7 @@ class PairCosts:
 
     @cached_property
     def delays_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """From the end of a step until a reader may start, [step][its kind][the reader's]; moving by readers is no delay."""
-        if self.occupying:
-            return (self.synchronisation_ms,) * len(self.steps)
+        """From the end of a step until a reader may start, [step][its kind][the reader's]."""
         tables: dict[tuple[float, float], tuple[tuple[float, ...], ...]] = {}
         for s in self.steps:
             if (moves := (s.to_cpu_ms, s.to_gpu_ms)) not in tables:
@@ -144,46 +126,6 @@ class PairCosts:
                 readers[i].append(k)
         return tuple(map(tuple, readers))
 
-    @cached_property
-    def disturbed(self) -> bool:
-        """Tell whether steps side by side slow each other down."""
-        return any(factor > 1 for pair in (self.contention or {}).values() for factor in pair)
-
-    def factors(self, on_cpu: int, on_gpu: int) -> tuple[float, float]:
-        """Return factors on the times of two different steps while they run side by side."""
-        pair = (self.steps[on_cpu].load, self.steps[on_gpu].load)
-        return (self.contention or {}).get(pair, (1.0, 1.0))
-
-    @cached_property
-    def load_weights(self) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
-        """Return weights of busy times on the CPU and the GPU, by load, whose sums no makespan is below.
-
-        While both processors run different steps each gets less done. Weights of at most 1 for
-        which weight over factor, added over both processors, is at most 1 for every pair of loads
-        pay for no more than the time that passes, alone or side by side. What both do of one
-        split at a time counts once. Without contention these are the plain loads.
-        """
-        loads = sorted({s.load for s in self.steps})
-        pairs = {(a, b): (self.contention or {}).get((a, b), (1.0, 1.0)) for a in loads for b in loads}
-        beside_cpu = {b: min(min(1.0, pairs[a, b][1] * (1 - 1 / pairs[a, b][0])) for a in loads) for b in loads}
-        beside_gpu = {a: min(min(1.0, pairs[a, b][0] * (1 - 1 / pairs[a, b][1])) for b in loads) for a in loads}
-        return {b: (1.0, w) for b, w in beside_cpu.items()}, {a: (w, 1.0) for a, w in beside_gpu.items()}
-
-    def weighed_ms(self, option: Option, load: str) -> tuple[float, float]:
-        """Return the summands of an option in the two sums of `load_weights`."""
-        both = min(option.cpu_ms, option.gpu_ms)
-        first, second = (
-            both + weights[load][CPU] * (option.cpu_ms - both) + weights[load][GPU] * (option.gpu_ms - both)
-            for weights in self.load_weights
-        )
-        return first, second
-
     def chosen(self, choice: Sequence[int]) -> list[Option]:
         """Return the chosen options, by step."""
         return [s.options[o] for s, o in zip(self.steps, choice, strict=True)]
-
-    def part(self, positions: Sequence[int]) -> PairCosts:
-        """Some of the steps, in order, without what they read from others."""
-        local = {k: i for i, k in enumerate(positions)}
-        steps = (replace(self.steps[k], inputs=tuple(local[i] for i in self.steps[k].inputs if i in local)) for k in positions)
-        return replace(self, steps=tuple(steps))

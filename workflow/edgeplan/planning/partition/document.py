@@ -10,15 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeplan.errors import FormatError
-from edgeplan.planning.partition.costs import KINDS, NONE, SPLIT, Option, PairCosts, PairStep
+from edgeplan.planning.partition.costs import KINDS, SPLIT, Option, PairCosts, PairStep
 from edgeplan.support.topology import topological
 
 _LONGEST_MS = 1e9  # 11 days: sums of ten thousand stay finite and exact enough
 Milliseconds = Annotated[float, Field(ge=0, le=_LONGEST_MS, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Factor = Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
-Load = Literal["compute", "bandwidth"]
 _CORRECT = "correct the cost document; docs/partition-planning.md describes it"
 _SHOWN = 3
 
@@ -28,15 +26,7 @@ class _Part(BaseModel):
 
 
 class OptionEntry(_Part):
-    """One way to run an operator.
-
-    Attributes:
-        on: "cpu", "gpu" or "split".
-        cpu_ms, gpu_ms: busy times; whole options have the one of their processor, splits both.
-        cpu_share: of a split, above 0 and below 1.
-        dimension: what a split divides.
-        implementation: name of the kernels.
-    """
+    """One way to run an operator."""
 
     on: Literal["cpu", "gpu", "split"]
     cpu_ms: Milliseconds | None = None
@@ -47,35 +37,15 @@ class OptionEntry(_Part):
 
 
 class OperatorEntry(_Part):
-    """An operator entry lists the options of one operator.
-
-    Attributes:
-        name: unique in the document.
-        inputs: names of the operators whose outputs it reads.
-        options: at least one on a single processor.
-        load: what it is bound by; `contention` is looked up by it.
-        to_cpu_ms, to_gpu_ms: moving its output where memory is not shared.
-        error: relative error of its times, in place of the document's.
-        unsplittable: why there is no split, to be repeated in plans.
-    """
+    """An operator entry lists the options of one operator."""
 
     name: Name
     inputs: tuple[Name, ...] = ()
     options: Annotated[tuple[OptionEntry, ...], Field(min_length=1)]
-    load: Load = "compute"
     to_cpu_ms: Milliseconds = 0.0
     to_gpu_ms: Milliseconds = 0.0
     error: Share | None = None
     unsplittable: Annotated[str, Field(max_length=1000)] = ""
-
-
-class ContentionEntry(_Part):
-    """A contention entry holds factors on the times of two different steps while they run side by side."""
-
-    cpu_load: Load
-    gpu_load: Load
-    cpu_factor: Factor
-    gpu_factor: Factor
 
 
 class ProcessorNames(_Part):
@@ -86,20 +56,7 @@ class ProcessorNames(_Part):
 
 
 class CostDocument(_Part):
-    """A cost document describes a model's operators and their costs on two processors.
-
-    Attributes:
-        format_version: version of this document.
-        model: name of the model.
-        processors: names of the two.
-        cpu_to_gpu_ms, gpu_to_cpu_ms: synchronisation.
-        cpu_step_ms, gpu_step_ms: what each operator takes on a processor beyond its times: its call, or being enqueued.
-        copies: who moves outputs where memory is not shared: an engine beside everything else, or the processor that reads
-            them, one after the other; with "none" nothing is moved.
-        error: relative error of predicted times.
-        contention: by loads; pairs that are not listed do not disturb each other.
-        operators: in the order in which they run one at a time, as far as their inputs allow it.
-    """
+    """A cost document describes a model's operators and their costs on two processors (docs/partition-planning.md)."""
 
     format_version: Literal[1]
     model: Name
@@ -108,9 +65,7 @@ class CostDocument(_Part):
     gpu_to_cpu_ms: Milliseconds
     cpu_step_ms: Milliseconds = 0.0
     gpu_step_ms: Milliseconds = 0.0
-    copies: Literal["engine", "reader", "none"] = "engine"
     error: Share = 0.0
-    contention: tuple[ContentionEntry, ...] = ()
     operators: Annotated[tuple[OperatorEntry, ...], Field(min_length=1)]
 
 
@@ -181,14 +136,6 @@ def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
         if entry.name in position:
             raise _misfit(f"two operators are named {entry.name!r}", where)
         position[entry.name] = k
-    contention: dict[tuple[str, str], tuple[float, float]] = {}
-    for pair in document.contention:
-        if (loads := (str(pair.cpu_load), str(pair.gpu_load))) in contention:
-            raise _misfit(f"contention of {loads[0]} beside {loads[1]} stands twice", where)
-        contention[loads] = (pair.cpu_factor, pair.gpu_factor)
-    moving = next((entry.name for entry in document.operators if entry.to_cpu_ms or entry.to_gpu_ms), "")
-    if moving and document.copies == NONE:
-        raise _misfit(f'operator {moving!r} takes time to be moved, and copies are "none"', where)
     inputs = [_inputs(entry, position, where) for entry in document.operators]
     order = _order(document, inputs, where)
     place = {k: i for i, k in enumerate(order)}
@@ -200,7 +147,6 @@ def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
                 name=entry.name,
                 inputs=tuple(sorted(place[i] for i in inputs[k])),
                 options=_options(entry, (document.cpu_step_ms, document.gpu_step_ms), where),
-                load=entry.load,
                 to_cpu_ms=entry.to_cpu_ms,
                 to_gpu_ms=entry.to_gpu_ms,
                 error=document.error if entry.error is None else entry.error,
@@ -209,7 +155,7 @@ def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
         )
     names = (document.processors.cpu, document.processors.gpu)
     waits = (document.cpu_to_gpu_ms, document.gpu_to_cpu_ms)
-    return PairCosts(document.model, names, tuple(steps), *waits, contention, sha256, document.copies)
+    return PairCosts(document.model, names, tuple(steps), *waits, sha256)
 
 
 def _inputs(entry: OperatorEntry, position: dict[str, int], where: str) -> set[int]:

@@ -119,13 +119,7 @@ class Tuned:
 
 
 def tune(before: Matched, op: Matched, *, overlapped: bool = False) -> Tuned:
-    """Tune the ratio of an operator by Algorithm 2.
-
-    Args:
-        before: an operator.
-        op: the next one.
-        overlapped: as Figure 5 draws it.
-    """
+    """Tune the ratio of an operator by Algorithm 2."""
     i, j = int(before.total_ms.argmin()), int(op.total_ms.argmin())  # 4-8
     best = Tuned(float(before.total_ms[i] + op.total_ms[j]), i, j)  # 9
     for sign in (1, -1):  # 10: the first to the CPU, the second to the GPU; 11: the reverse

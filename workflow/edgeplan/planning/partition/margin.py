@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from edgeplan.planning.partition.costs import SPLIT, Choice, Option, PairCosts, PairStep
-from edgeplan.planning.partition.simulate import PairTimeline
 
 
 def admitted(costs: PairCosts) -> PairCosts:
@@ -31,28 +30,21 @@ def _admitted(step: PairStep) -> tuple[Option, ...]:
     return (*whole, *kept)
 
 
-def why_whole(
-    costs: PairCosts, admitted_costs: PairCosts, choice: Choice, timeline: PairTimeline, *, parallel: bool
-) -> list[str]:
+def why_whole(costs: PairCosts, admitted_costs: PairCosts, choice: Choice) -> list[str]:
     """For each step why it is not split, "" for those that are.
 
     Args:
         costs: as given.
         admitted_costs: the same steps with what `admitted` left of their options.
         choice: option of each step among the admitted ones.
-        timeline: of the plan.
-        parallel: whether steps may run side by side.
     """
     chosen = admitted_costs.chosen(choice)
-    beside = _beside(chosen, timeline) if parallel else {}
     reasons = []
     for k, option in enumerate(chosen):
         if option.kind == SPLIT:
             reasons.append("")
         elif reason := _never(costs.steps[k], admitted_costs.steps[k]):
             reasons.append(reason)
-        elif k in beside:
-            reasons.append(f"runs beside {costs.steps[beside[k]].name}")
         else:
             reasons.append(_not_here(admitted_costs, chosen, k))
     return reasons
@@ -88,19 +80,3 @@ def _with_hand_overs(costs: PairCosts, chosen: Sequence[Option], k: int, option:
     step = costs.steps[k]
     total += max((costs.delays_ms[i][chosen[i].kind][option.kind] for i in step.inputs), default=0.0)
     return total + max((costs.delays_ms[k][option.kind][chosen[r].kind] for r in costs.readers[k]), default=0.0)
-
-
-def _beside(chosen: Sequence[Option], timeline: PairTimeline) -> dict[int, int]:
-    """For each step that overlaps with another one on the other processor, the first such."""
-    events = sorted(range(len(chosen)), key=lambda k: timeline.spans[k].start_ms)
-    found: dict[int, int] = {}
-    recent: list[int] = []
-    for k in events:
-        span = timeline.spans[k]
-        recent = [i for i in recent if timeline.spans[i].end_ms > span.start_ms]
-        if span.end_ms > span.start_ms:
-            for i in recent:
-                found.setdefault(k, i)
-                found.setdefault(i, k)
-            recent.append(k)
-    return found

@@ -15,7 +15,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
 _ROUGH = 1e-6
-PROVEN_GAP = 1e-4  # of what is called optimal: rounding of the solver's times, not search
+PROVEN_GAP = 1e-4  # of what is called optimal: sums of the same times differ by their order
 
 
 class _Part(BaseModel):
@@ -57,13 +57,9 @@ class PartitionPlan(_Part):
         model: its name.
         costs_sha256: of the cost document.
         processors: names, the CPU's first.
-        mode: what was asked for: "sequential" or "parallel".
-        note: how the planner searched.
         steps: in the order of the model.
-        cpu, gpu: positions of the steps in each processor's order, where they do not run one at a
-            time.
         makespan_ms: predicted.
-        lower_bound_ms: what no plan of this mode with the admitted options beats.
+        lower_bound_ms: what no plan with the admitted options beats.
         better_single, better_single_ms: the better single processor and its makespan.
         admitted_splits: operators of which a split is admitted: its predicted gain exceeds the
             error.
@@ -74,11 +70,7 @@ class PartitionPlan(_Part):
     model: Name
     costs_sha256: str
     processors: tuple[Name, Name]
-    mode: Literal["sequential", "parallel"]
-    note: str
     steps: Annotated[tuple[PlannedStep, ...], Field(min_length=1)]
-    cpu: tuple[Count, ...] = ()
-    gpu: tuple[Count, ...] = ()
     makespan_ms: Milliseconds
     lower_bound_ms: Milliseconds
     better_single: Literal["cpu", "gpu"]
@@ -93,8 +85,6 @@ class PartitionPlan(_Part):
             raise ValueError("makespan_ms: below lower_bound_ms")
         if self.makespan_ms > self.better_single_ms + slack:
             raise ValueError("makespan_ms: above better_single_ms")
-        if max((*self.cpu, *self.gpu), default=0) >= len(self.steps):
-            raise ValueError("cpu, gpu: positions of steps")
         return self
 
     @property
@@ -104,7 +94,7 @@ class PartitionPlan(_Part):
 
     @property
     def optimal(self) -> bool:
-        """Tell whether no plan of this mode is faster, by more than the solver rounds."""
+        """Tell whether no plan is faster, by more than sums round."""
         return self.gap <= PROVEN_GAP
 
 

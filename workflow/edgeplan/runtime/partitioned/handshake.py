@@ -17,12 +17,7 @@ _US_PER_NS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """Time of a handshake, in us.
-
-    Attributes:
-        least_us: of all runs.
-        median_us: over the runs.
-    """
+    """Time of a handshake, in us."""
 
     least_us: float
     median_us: float

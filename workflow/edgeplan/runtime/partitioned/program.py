@@ -16,13 +16,13 @@ from types import MappingProxyType
 from msgspec import structs
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.steps import Lowered, Step
+from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut
-from edgeplan.runtime.program import Program, Use, plan_buffers, shared_buffers, signature
+from edgeplan.runtime.program import Program, plan_buffers, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, located
 from edgeplan.runtime.streaming.program import ELSEWHERE
 from edgeplan.runtime.weights import locate_weights
@@ -57,7 +57,6 @@ class Partitioned:
         needed: how many sub-steps of the other lane must be done before each starts.
         offsets: place of every activation and part of one in the arena, in bytes.
         arena_bytes: that the activations take.
-        sequential: whether every step waits for all of the step before.
     """
 
     lowered: Lowered
@@ -67,29 +66,20 @@ class Partitioned:
     needed: tuple[int, ...]
     offsets: Mapping[str, int]
     arena_bytes: int
-    sequential: bool
 
     def of(self, lane: int) -> tuple[int, ...]:
         """Positions of a lane's sub-steps, in its order."""
         return tuple(k for k, found in enumerate(self.lanes) if found == lane)
 
 
-def partition(
-    lowered: Lowered,
-    layouts: Mapping[str, str],
-    block: int,
-    assignments: Sequence[Assignment],
-    orders: tuple[Sequence[int], Sequence[int]] | None = None,
-) -> Partitioned:
-    """Put the steps of a model on two lanes.
+def partition(lowered: Lowered, layouts: Mapping[str, str], block: int, assignments: Sequence[Assignment]) -> Partitioned:
+    """Put the steps of a model on two lanes, where each waits for all of the step before.
 
     Args:
         lowered: the steps.
         layouts: layout of every activation.
         block: channels of a block in the layout `blocked16`, of which a split of channels takes whole ones.
         assignments: where each step runs.
-        orders: numbers of the steps that each lane runs, in order, split ones in both: they wait for what they
-            read, and different steps run side by side. None: a step waits for all of the step before.
     """
     if len(assignments) != len(lowered.steps):
         raise _misfit(lowered, f"{len(assignments)} assignments for {len(lowered.steps)} steps")
@@ -102,21 +92,20 @@ def partition(
         lanes.append(part if isinstance(assigned, Split) else assigned)
     layouts = MappingProxyType({**layouts, **sections.layouts})
     root = shared_buffers(lowered, {t: f for t, f in layouts.items() if t not in ranged.tensors}, block)
-    touched = [_touched(step, ranged, root) for step in ranged.lowered.steps]
-    if orders is None:
-        # of a split lane 1's part first: it is queued, lane 0's part runs at once
-        order = sorted(range(len(lanes)), key=lambda k: (ranged.origin[k], -lanes[k]))
-        before = [[j for j in range(k) if ranged.origin[j] < ranged.origin[k]] for k in range(len(lanes))]
-    else:
-        before = _dependencies(ranged.origin, touched)
-        order = _merged(lowered, ranged.origin, lanes, before, orders)
-    ranged, lanes, before = _reordered(ranged, lanes, before, order)
-    needed, uses = _waits(ranged, lanes, before)
-    copied = structs.replace(lowered, shapes=ranged.lowered.shapes)  # copies of rows have a place, too
-    offsets, size = plan_buffers(copied, {t: layouts[t] for t in root}, block, uses)
+    # of a split lane 1's part first: it is queued, lane 0's part runs at once
+    order = sorted(range(len(lanes)), key=lambda k: (ranged.origin[k], -lanes[k]))
+    lanes = [lanes[k] for k in order]
+    steps = tuple(ranged.lowered.steps[k] for k in order)
+    own = structs.replace(ranged.lowered, steps=steps)
+    ranged = replace(ranged, lowered=own, origin=tuple(ranged.origin[k] for k in order))
+    turns: list[list[str]] = [[] for _ in lowered.steps]
+    for step, origin in zip(steps, ranged.origin, strict=True):
+        turns[origin] += (ranged.tensors[t].whole if t in ranged.tensors else t for t in (*step.reads, *step.outputs))
+    copied = structs.replace(lowered, shapes=own.shapes)  # copies of rows have a place, too
+    offsets, size = plan_buffers(copied, {t: layouts[t] for t in root}, block, turns)
     parts = {name: offsets[part.whole] + part.offset for name, part in ranged.tensors.items()}
     places = MappingProxyType({**offsets, **parts})
-    return Partitioned(lowered, ranged, layouts, tuple(lanes), needed, places, size, orders is None)
+    return Partitioned(lowered, ranged, layouts, tuple(lanes), _needed(lanes, ranged.origin), places, size)
 
 
 def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple[tuple[int, ...], ...]:
@@ -125,9 +114,19 @@ def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple
     They write what it touches, or read what it overwrites.
     """
     root = shared_buffers(lowered, layouts, block)
-    whole = Ranged(lowered, MappingProxyType({}), MappingProxyType({}), tuple(range(len(lowered.steps))))
-    found = _dependencies(whole.origin, [_touched(step, whole, root) for step in lowered.steps])
-    return tuple(tuple(before) for before in found)
+    readers: dict[str, list[int]] = {}
+    writers: dict[str, list[int]] = {}
+    found = []
+    for k, step in enumerate(lowered.steps):
+        read, written = ({root[t] for t in tensors} for tensors in (step.reads, step.outputs))
+        rivals = {j for buffer in read | written for j in writers.get(buffer, ())}
+        rivals |= {j for buffer in written for j in readers.get(buffer, ())}
+        found.append(tuple(sorted(rivals)))
+        for buffer in read:
+            readers.setdefault(buffer, []).append(k)
+        for buffer in written:
+            writers.setdefault(buffer, []).append(k)
+    return tuple(found)
 
 
 def program_of(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int = 1, home: str = BLOCKED) -> Program:
@@ -165,84 +164,12 @@ def _misfit(lowered: Lowered, problem: str) -> ModelError:
     return ModelError(f"the partition does not fit the model: {problem}", where=lowered.name, next_step="plan the model again")
 
 
-def _touched(step: Step, ranged: Ranged, root: Mapping[str, str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Buffers that a sub-step reads, and those that it writes."""
-
-    def buffers(tensors: Sequence[str]) -> frozenset[str]:
-        return frozenset(root[ranged.tensors[t].whole if t in ranged.tensors else t] for t in tensors)
-
-    return buffers(step.reads), buffers(step.outputs)
-
-
-def _dependencies(origin: Sequence[int], touched: Sequence[tuple[frozenset[str], frozenset[str]]]) -> list[list[int]]:
-    """For each sub-step the earlier ones that write what it touches, or read what it writes."""
-    readers: dict[str, list[int]] = {}
-    writers: dict[str, list[int]] = {}
-    found = []
-    for k, (read, written) in enumerate(touched):
-        rivals = {j for buffer in read | written for j in writers.get(buffer, ())}
-        rivals |= {j for buffer in written for j in readers.get(buffer, ())}
-        found.append(sorted(j for j in rivals if origin[j] < origin[k]))
-        for buffer in read:
-            readers.setdefault(buffer, []).append(k)
-        for buffer in written:
-            writers.setdefault(buffer, []).append(k)
-    return found
-
-
-def _merged(
-    lowered: Lowered,
-    origin: Sequence[int],
-    lanes: Sequence[int],
-    before: Sequence[Sequence[int]],
-    orders: tuple[Sequence[int], Sequence[int]],
-) -> list[int]:
-    """One order that fits both lanes and what steps read; sub-steps of lane 1 as early as they can be queued."""
-    numbers: dict[tuple[int, int], list[int]] = {}
-    for k, (lane, step) in enumerate(zip(lanes, origin, strict=True)):
-        numbers.setdefault((lane, step), []).append(k)
-    queues: list[list[int]] = []
-    for lane in (0, 1):
-        wanted = sorted(step for found, step in numbers if found == lane)
-        if sorted(orders[lane]) != wanted:
-            raise _misfit(lowered, f"the order of lane {lane} is of other steps than are assigned to it")
-        queues.append([k for step in reversed(orders[lane]) for k in reversed(numbers[lane, step])])
-    merged: list[int] = []
-    done: set[int] = set()
-    while any(queues):
-        ready = [q for q in reversed(queues) if q and done.issuperset(before[q[-1]])]
-        if not ready:
-            names = " and ".join(repr(lowered.steps[origin[q[-1]]].name) for q in queues if q)
-            raise _misfit(lowered, f"{names} would wait for what comes later")
-        merged.append(ready[0].pop())
-        done.add(merged[-1])
-    return merged
-
-
-def _reordered(
-    ranged: Ranged, lanes: Sequence[int], before: Sequence[Sequence[int]], order: Sequence[int]
-) -> tuple[Ranged, list[int], list[list[int]]]:
-    place = {k: at for at, k in enumerate(order)}
-    steps = tuple(ranged.lowered.steps[k] for k in order)
-    moved = replace(ranged, lowered=structs.replace(ranged.lowered, steps=steps), origin=tuple(ranged.origin[k] for k in order))
-    return moved, [lanes[k] for k in order], [[place[j] for j in before[k]] for k in order]
-
-
-def _waits(ranged: Ranged, lanes: Sequence[int], before: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[Use]]:
-    """Return each sub-step's waits, and what has surely been done when it starts: more, as its lane waited before."""
-    number: list[int] = []  # of each sub-step in its lane
-    counts = [0, 0]
-    for lane in lanes:
-        number.append(counts[lane])
-        counts[lane] += 1
-    needed: list[int] = []
-    uses: list[Use] = []
-    sure = [0, 0]  # of each lane: sub-steps of the other one that are done when its last one so far starts
-    for k, (lane, step) in enumerate(zip(lanes, ranged.lowered.steps, strict=True)):
-        other = 1 - lane
-        needed.append(max((number[j] + 1 for j in before[k] if lanes[j] == other), default=0))
-        sure[lane] = max(sure[lane], needed[-1])
-        known = (number[k] + 1, sure[lane] + 1) if lane == 0 else (sure[lane] + 1, number[k] + 1)
-        whole = tuple(ranged.tensors[t].whole if t in ranged.tensors else t for t in (*step.reads, *step.outputs))
-        uses.append(Use(whole, lane, number[k] + 1, known))
-    return tuple(needed), uses
+def _needed(lanes: Sequence[int], origin: Sequence[int]) -> tuple[int, ...]:
+    """For each sub-step how many of the other lane are of steps before its own."""
+    needed, done, before, at = list[int](), [0, 0], [0, 0], -1
+    for lane, step in zip(lanes, origin, strict=True):
+        if step != at:
+            before, at = [*done], step
+        needed.append(before[1 - lane])
+        done[lane] += 1
+    return tuple(needed)

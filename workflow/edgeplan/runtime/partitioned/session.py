@@ -6,7 +6,6 @@ one that moves the GPU's (LiPG, section 4); with events the host queues a sub-st
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from enum import StrEnum
@@ -22,7 +21,6 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.build import PairPlaces, build_pair, made_weights
-from edgeplan.runtime.partitioned.fallback import Fallback
 from edgeplan.runtime.partitioned.lanes import EventLanes, HostLanes, Item, Lanes, PollingLanes
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.plan_session import Session
@@ -114,7 +112,6 @@ class PairSession(Session):
 
     Attributes:
         arena: where all activations are.
-        fallback: decides whether one processor runs alone; None: the pair runs, however slow it is.
         times: of the last run, when each sub-step began and ended, in ns since the run began; -1 where the GPU does not tell.
     """
 
@@ -136,7 +133,6 @@ class PairSession(Session):
         self.synchronisation = synchronisation or best
         self.program, self.placed, self._gpu, self._weights = program, placed, gpu, weights
         self._failed, self._opened = False, ExitStack()
-        self.fallback: Fallback | None = None
         self.arena = gpu.allocate(placed.arena_bytes)
         own = [k for k, lane in enumerate(placed.lanes) if not lane]
         self._calls = BoundCalls(cpu.dnnl, program, cpu.worker.stream, own)
@@ -209,15 +205,9 @@ class PairSession(Session):
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run one inference; see `Session`."""
-        return self.timed(inputs)[0] if self.fallback is None else self.fallback.run(self.timed, inputs)
-
-    def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], float]:
-        """Run one inference without a fallback; its outputs, and the time (ms) of its steps alone, without their copies."""
         self.bind(inputs)
-        began = time.perf_counter()
         self.execute()
-        took = time.perf_counter() - began
-        return self.outputs(), took * 1e3
+        return self.outputs()
 
     def bind(self, inputs: Mapping[str, Array]) -> None:
         """Copy the inputs to their place. The arena is reused while running, so each run needs them again."""

@@ -1,1 +1,1 @@
-"""Plans that check themselves: swept, planned and refined where they run, and held against the other ways by execution."""
+"""Plans that check themselves: swept and planned where they run, and held against the other ways by execution."""

@@ -24,11 +24,7 @@ _OPENING_SECONDS, _TURN_SECONDS = 300.0, 120.0
 
 
 class OpenedPlan:
-    """A plan folder in a process that opens it, and runs it when asked. The folder is not needed once the plan is open.
-
-    Args:
-        folder: of the plan.
-    """
+    """A plan folder in a process that opens it, and runs it when asked. The folder is not needed once the plan is open."""
 
     def __init__(self, folder: Path) -> None:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process

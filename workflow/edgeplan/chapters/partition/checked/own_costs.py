@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from edgeplan.chapters.partition.checked.own_sweep import OwnTimes
@@ -14,20 +14,10 @@ from edgeplan.runtime.partitioned.sections import extent
 
 #: A split has to gain more than this share of the better whole time: runs of one session repeat so far.
 MARGIN = 0.05
-_COMPUTE = frozenset({"conv", "fc", "matmul", "lstm", "gru", "lbr_gru"})
 
 
-def own_costs(
-    times: OwnTimes, *, names: tuple[str, str], handshake_ms: float, contention: Sequence[Mapping[Any, Any]] = ()
-) -> ModelCosts:
-    """The costs of a model by its own times.
-
-    Args:
-        times: of the model.
-        names: of the processors, as people read them.
-        handshake_ms: of empty steps; handing over costs at least that.
-        contention: entries of the document.
-    """
+def own_costs(times: OwnTimes, *, names: tuple[str, str], handshake_ms: float) -> ModelCosts:
+    """The costs of a model by its own times."""
     lowered, block = times.subject.lowered, times.block
     priced: list[Priced] = []
     for k, step in enumerate(lowered.steps):
@@ -45,7 +35,7 @@ def own_costs(
             both = {"on": "split", "cpu_ms": parts[0], "gpu_ms": parts[1]}
             options.append({**both, "cpu_share": share, "dimension": over.value})
             places.append(Split(end, over))
-        entry: dict[str, Any] = {"options": options, "load": load_of(step.kind)}
+        entry: dict[str, Any] = {"options": options}
         if times.moving.least_ms or times.moving.ms_per_byte:  # either may be lost in noise
             sizes = [size_bytes(lowered.shapes[t], times.subject.layouts[t], block) for t in step.outputs]
             entry |= dict.fromkeys(("to_cpu_ms", "to_gpu_ms"), sum(map(times.moving.ms, sizes)))
@@ -54,28 +44,13 @@ def own_costs(
         priced.append((entry, places))
     return costs_of(
         lowered, times.subject.layouts, block, priced,
-        names=names, handshake_ms=max(handshake_ms, times.beyond.hand_over), contention=contention, error=MARGIN,
+        names=names, handshake_ms=max(handshake_ms, times.beyond.hand_over), error=MARGIN,
         step_ms=times.beyond.step,
     )  # fmt: skip
 
 
-def load_of(kind: str) -> str:
-    """Return the load of a step by its kind: whether arithmetic or memory bounds it."""
-    return "compute" if kind in _COMPUTE else "bandwidth"
-
-
 def costs_alone(subject: SweptModel, steps_ms: Sequence[float], block: int, names: tuple[str, str]) -> ModelCosts:
-    """The costs of a model that runs on the first processor alone, from the times that its steps took.
-
-    Args:
-        subject: the model.
-        steps_ms: of its steps.
-        block: channels of a block of the layout `blocked16`.
-        names: of the processors, as people read them.
-    """
+    """The costs of a model that runs on the first processor alone, from the times that its steps took."""
     why = "all steps run on one processor"
-    priced: list[Priced] = [
-        ({"options": [{"on": "cpu", "cpu_ms": ms}], "load": load_of(step.kind), "unsplittable": why}, (0,))
-        for step, ms in zip(subject.lowered.steps, steps_ms, strict=True)
-    ]
-    return costs_of(subject.lowered, subject.layouts, block, priced, names=names, handshake_ms=0.0, contention=())
+    priced: list[Priced] = [({"options": [{"on": "cpu", "cpu_ms": ms}], "unsplittable": why}, (0,)) for ms in steps_ms]
+    return costs_of(subject.lowered, subject.layouts, block, priced, names=names, handshake_ms=0.0)

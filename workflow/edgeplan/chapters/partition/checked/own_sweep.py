@@ -144,14 +144,7 @@ def moving_of(gpu: Processor) -> Moving:
 
 
 def own_times(pair: Opened, subject: SweptModel, runs: int = RUNS, splits: int = SPLITS) -> OwnTimes:
-    """Measure the steps of a model.
-
-    Args:
-        pair: whose GPU notes times.
-        subject: the model.
-        runs: of each session.
-        splits: sessions in which steps are split.
-    """
+    """Measure the steps of a model on a pair whose GPU notes times."""
     lowered, refused, block = subject.lowered, on_gpu(pair, subject), pair.block
     over, why = [], []
     for step, lacking in zip(lowered.steps, refused, strict=True):

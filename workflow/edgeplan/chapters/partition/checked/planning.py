@@ -1,4 +1,4 @@
-"""A plan that checks itself: swept, planned and refined on the pair, then run beside the other ways; the fastest is the plan.
+"""A plan that checks itself: swept and planned on the pair, then run beside the other ways; the fastest is the plan.
 
 Nothing has to be known of the pair before. What is compared are plan folders, each opened in a process of its own as `edgeplan
 run` opens it, one turn of each after the other, so that all of them meet the same seconds of the machine.
@@ -20,10 +20,8 @@ from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_t
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.own_costs import costs_alone, own_costs
 from edgeplan.chapters.partition.checked.own_sweep import own_times
-from edgeplan.chapters.partition.checked.refining import refine
 from edgeplan.chapters.partition.checked.stock_times import stock_times
-from edgeplan.chapters.partition.costs import assignments, orders
-from edgeplan.chapters.partition.eop.contention import contention
+from edgeplan.chapters.partition.costs import assignments
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SIDES
@@ -33,14 +31,12 @@ from edgeplan.engines.onnxruntime.reference import Verdict, judged
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.planning.partition.costs import GPU, PairCosts
-from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import Mode, plan
+from edgeplan.planning.partition.planner import plan
 from edgeplan.runtime.folder import PARTITION, read_folder
 from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.partitioned.document import PairCheck
 from edgeplan.runtime.partitioned.handshake import handshake
-from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.scratch import ScratchFolder
@@ -48,7 +44,6 @@ from edgeplan.support.tensors import OUTPUT_TOLERANCE, relative_error
 
 _CPU, _GPU = SIDES
 _HANDSHAKES = 50
-_CONTENTION_RUNS = 5
 #: How often ways that are near to each other are opened before one is chosen.
 _OPENINGS = 2
 #: Errors of CUDA and of OpenCL where a GPU is for one process at a time, and another one has it.
@@ -60,14 +55,12 @@ class CheckLimits:
     """Limits say how long checking a plan may take.
 
     Attributes:
-        refine_s: seconds in which blocks are shifted; 0 for none.
         turns: of each way, at most, each time that it is opened.
         turns_s: seconds of all these turns; there are `fewest` whatever they take.
         fewest: turns of each way.
         stock: settings of stock engines that are run beside it.
     """
 
-    refine_s: float = 4.0
     turns: int = 15
     turns_s: float = 6.0
     fewest: int = 5
@@ -87,27 +80,16 @@ class _Clock:
         self.taken[name] = round(self.taken.get(name, 0.0) + time.monotonic() - began, 2)
 
 
-def checked_plan(
-    pair: PairFile, model: Path, output: Path, mode: Mode, search: SearchLimits, limits: CheckLimits | None = None
-) -> PlannedModel:
-    """Plan a model from its own sweep, run the plan beside the other ways, and write the folder of the fastest.
-
-    Args:
-        pair: is opened meanwhile.
-        model: an ONNX file of static shape.
-        output: folder to write the plan to.
-        mode: of the planner.
-        search: how hard to search side by side.
-        limits: of the check.
-    """
-    return CheckedPlanning(pair, subject_of(model.stem, model, 0), mode, search, limits or CheckLimits()).go(output)
+def checked_plan(pair: PairFile, model: Path, output: Path, limits: CheckLimits | None = None) -> PlannedModel:
+    """Plan a model from its own sweep, run the plan beside the other ways, and write the folder of the fastest."""
+    return CheckedPlanning(pair, subject_of(model.stem, model, 0), limits or CheckLimits()).go(output)
 
 
 class CheckedPlanning:
     """The planning of one model, part by part."""
 
-    def __init__(self, pair: PairFile, subject: SweptModel, mode: Mode, search: SearchLimits, limits: CheckLimits) -> None:
-        self.pair, self.subject, self.mode, self.search, self.limits = pair, subject, mode, search, limits
+    def __init__(self, pair: PairFile, subject: SweptModel, limits: CheckLimits) -> None:
+        self.pair, self.subject, self.limits = pair, subject, limits
         self.clock, self.began, self.known = _Clock(), time.monotonic(), dict[str, PlannedModel]()
         self.made: PlannedModel
 
@@ -117,7 +99,7 @@ class CheckedPlanning:
             folder = Path(scratch) / "ways"  # the scratch folder itself is locked
             folder.mkdir()
             with opened(self.pair, profiling=True) as both:
-                planned = self.made = self.planned(both, folder)
+                planned = self.made = self.planned(both)
             with opened(self.pair) as both, self.clock.part("write"):
                 ways = self.known = self.ways(both, planned)
                 names, block = both.names, both.block
@@ -132,13 +114,13 @@ class CheckedPlanning:
             subject = replace(self.subject, layouts=chosen.layouts)
             on = f"{names[0]}, {len(chosen.alone)} core{'s' if len(chosen.alone) > 1 else ''}"
             own = costs_alone(subject, steps_ms, block, (on, names[1]))
-            chosen = replace(chosen, costs=own, plan=plan(own.costs, "sequential"))
+            chosen = replace(chosen, costs=own, plan=plan(own.costs))
         factor = check.median_ms.get(PLANNED, 0.0) / planned.plan.makespan_ms if planned.plan.makespan_ms else 0.0
         seconds = time.monotonic() - self.began
         told = structs.replace(check, planned_factor=factor, stock_ms=stock, seconds=seconds, steps=self.clock.taken)
         chosen = replace(chosen, check=told, seconds=seconds)
         with opened(self.pair) as both:
-            write_folder(chosen, both, output, better_alone(ways, check))
+            write_folder(chosen, both, output)
         return chosen
 
     def fresh(self, way: str) -> PairCheck:
@@ -155,32 +137,17 @@ class CheckedPlanning:
                     write_folder(known, both, folder / str(k))
             return checked({name: folder / str(k) for k, name in enumerate(self.known)}, self.limits, way)[0]
 
-    def planned(self, both: Opened, folder: Path) -> PlannedModel:
-        """The plan from the model's own times, refined."""
+    def planned(self, both: Opened) -> PlannedModel:
+        """The plan from the model's own times."""
         subject = self.subject
         with self.clock.part("sweep"):
             times = own_times(both, subject)
             self.cpu_ms = [times.whole[first][0] for first in times.twin]
-            self.handshake_ms = handshake(*both.processors, both.synchronisation, _HANDSHAKES).median_us / 1e3
-            beside = contention(both, folder, _CONTENTION_RUNS).to_dict("records") if self.mode == "parallel" else ()
+            handshake_ms = handshake(*both.processors, both.synchronisation, _HANDSHAKES).median_us / 1e3
         with self.clock.part("plan"):
-            costs = own_costs(times, names=both.names, handshake_ms=self.handshake_ms, contention=beside)
-            made = plan(costs.costs, self.mode, self.search)
-            planned = PlannedModel(subject.model, subject.lowered, subject.layouts, costs, made, time.monotonic() - self.began)
-        assigned, queues = assignments(made, subject.lowered), orders(made)
-        if not any(isinstance(one, Split) for one in assigned) or not self.limits.refine_s:
-            return planned
-        with self.clock.part("refine"):
-            found = refine(both, subject, assigned, queues, self.limits.refine_s)
-        if not found.shifted:
-            return planned
-        for k, parts in found.parts.items():
-            one = found.assigned[k]
-            assert isinstance(one, Split)  # noqa: S101  it has two parts
-            times.splits.setdefault(times.twin[k], {})[one.end] = parts
-        costs = own_costs(times, names=both.names, handshake_ms=self.handshake_ms, contention=beside)
-        # planned anew: what was found while shifting may have made a processor alone the better choice
-        return replace(planned, costs=costs, plan=plan(costs.costs, self.mode, self.search))
+            costs = own_costs(times, names=both.names, handshake_ms=handshake_ms)
+            made = plan(costs.costs)
+        return PlannedModel(subject.model, subject.lowered, subject.layouts, costs, made, time.monotonic() - self.began)
 
     def ways(self, both: Opened, planned: PlannedModel) -> dict[str, PlannedModel]:
         """List the ways to run the model, the simplest first; a plan that is one of the others is not run twice."""
@@ -191,7 +158,7 @@ class CheckedPlanning:
             ways[f"{ALL_CORES} ({home})"] = self._alone(both, inside, cores)
         ways[_CPU] = self._alone(both, subject, both.pair.processors[0].cores)
         costs = planned.costs
-        on_gpu = plan(_whole_on(costs.costs, GPU), "sequential")
+        on_gpu = plan(_whole_on(costs.costs, GPU))
         places = set(assignments(planned.plan, subject.lowered))
         if any(step.on == _GPU for step in on_gpu.steps):
             ways[_GPU] = replace(planned, plan=on_gpu)
@@ -201,33 +168,19 @@ class CheckedPlanning:
 
     def _alone(self, both: Opened, subject: SweptModel, cores: tuple[int, ...]) -> PlannedModel:
         costs = costs_alone(subject, self.cpu_ms, both.block, both.names)
-        made = plan(costs.costs, "sequential")
+        made = plan(costs.costs)
         return PlannedModel(subject.model, subject.lowered, subject.layouts, costs, made, 0.0, alone=cores)
 
 
 def _places(made: PartitionPlan) -> object:
-    """Return a value that tells two plans apart: where each step runs, and in which order."""
-    return [(step.on, step.cpu_share) for step in made.steps], made.cpu, made.gpu
+    """Return a value that tells two plans apart: where each step runs."""
+    return [(step.on, step.cpu_share) for step in made.steps]
 
 
 def _whole_on(costs: PairCosts, processor: int) -> PairCosts:
     """The same steps, each with nothing but its option on a processor, or on the other where it has none."""
     steps = [replace(s, options=(s.best(processor) or s.best_whole,)) for s in costs.steps]
     return replace(costs, steps=tuple(steps))
-
-
-def better_alone(ways: Mapping[str, PlannedModel], check: PairCheck) -> PlannedModel | None:
-    """Choose the plan of one processor that a pair may fall back on: the better of those that ran, and are not the plan itself.
-
-    Args:
-        ways: to run the model, by name.
-        check: of them.
-
-    Returns:
-        None where there is none, or the plan has no second processor.
-    """
-    able = [name for name in SIDES if name in check.median_ms and name != check.way]
-    return ways[min(able, key=check.median_ms.__getitem__)] if able and not ways[check.way].alone else None
 
 
 def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> tuple[PairCheck, list[float]]:

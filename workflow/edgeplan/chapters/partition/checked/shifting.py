@@ -21,13 +21,7 @@ def first_end(extent: Extent, whole: Parts) -> int:
 
 
 def next_end(extent: Extent, whole: Parts, known: Mapping[int, Parts]) -> int | None:
-    """The end that is worth measuring behind those that were; None where nothing is to be gained.
-
-    Args:
-        extent: of the step.
-        whole: times of the whole step on each processor.
-        known: times of both parts by end.
-    """
+    """The end that is worth measuring behind those that were; None where nothing is to be gained."""
     if last_end(extent) < extent.unit:
         return None
     if not known:
@@ -45,13 +39,7 @@ def next_end(extent: Extent, whole: Parts, known: Mapping[int, Parts]) -> int | 
 
 
 def shifted(extent: Extent, end: int, parts: Parts) -> int:
-    """The end after a block was shifted to the processor that waited for the other; the same where both are even.
-
-    Args:
-        extent: of the step.
-        end: of the CPU's part.
-        parts: times that both took.
-    """
+    """The end after a block was shifted to the processor that waited for the other; the same where both are even."""
     cpu, gpu = parts
     if abs(cpu - gpu) <= _EVEN * max(cpu, gpu):
         return end

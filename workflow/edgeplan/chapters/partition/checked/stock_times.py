@@ -15,13 +15,7 @@ _FIRST = 2  # inferences that find nothing in the caches, and threads asleep
 
 
 def stock_times(model: Path, cores: tuple[int, ...], settings: Sequence[str]) -> dict[str, float]:
-    """Median times of inferences in ms, float32, by setting; what is not installed or cannot run the model is left out.
-
-    Args:
-        model: an ONNX file.
-        cores: that an engine may use, a thread on each.
-        settings: names of `engines.registry.SETTINGS`.
-    """
+    """Median times of inferences in ms, float32, by setting; what is not installed or cannot run the model is left out."""
     found: dict[str, float] = {}
     inputs = stock.inputs_of(model)
     with ScratchFolder("stock") as scratch:

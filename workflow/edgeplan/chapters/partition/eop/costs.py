@@ -14,7 +14,6 @@ from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 
 _US = 1e3
-_COMPUTE = frozenset({"conv", "fc", "matmul", "lstm", "gru", "lbr_gru"})
 
 
 def measured_costs(
@@ -27,23 +26,10 @@ def measured_costs(
     names: tuple[str, str],
     handshake_ms: float,
     margin: float,
-    contention: pd.DataFrame,
 ) -> ModelCosts:
-    """The costs of a model.
-
-    Args:
-        lowered: its steps.
-        layouts: layout of every activation.
-        swept: rows of `sweep`.
-        refused: for each step why the GPU does not run it.
-        block: channels of a block of the layout `blocked16`.
-        names: of the processors.
-        handshake_ms: until one has seen that the other is done.
-        margin: share of an operator's time that a split has to gain.
-        contention: rows of `contention`.
-    """
+    """The costs of a model."""
     by_step, priced = dict(iter(swept.groupby("step"))), list[Priced]()
-    for k, (step, why) in enumerate(zip(lowered.steps, refused, strict=True)):
+    for k, why in enumerate(refused):
         options: list[dict[str, object]] = []
         places: list[Assignment] = []
         own = by_step[k]
@@ -57,34 +43,17 @@ def measured_costs(
             else:
                 options.append({"on": "cpu", "cpu_ms": cpu_ms} if end else {"on": "gpu", "gpu_ms": gpu_ms})
                 places.append(0 if end else 1)
-        entry: dict[str, object] = {"options": options, "load": "compute" if step.kind in _COMPUTE else "bandwidth"}
+        entry: dict[str, object] = {"options": options}
         if not any(isinstance(place, Split) for place in places):
             entry["unsplittable"] = f"the GPU has no kernel of it: {why}" if why else "no dimension of it can be cut"
         priced.append((entry, places))
-    factors = contention.to_dict("records")
-    return costs_of(
-        lowered,
-        layouts,
-        block,
-        priced,
-        names=names,
-        handshake_ms=handshake_ms,
-        contention=factors,
-        error=margin,
-    )
+    return costs_of(lowered, layouts, block, priced, names=names, handshake_ms=handshake_ms, error=margin)
 
 
 def at_ratios(
     subject: SweptModel, block: int, assigned: Sequence[Assignment], ratios: Mapping[int, tuple[str, float]]
 ) -> list[Assignment]:
-    """The same with some steps split at ratios of their own, each at the nearest that can be executed.
-
-    Args:
-        subject: the model.
-        block: channels of a block of the layout `blocked16`.
-        assigned: where each step runs.
-        ratios: of steps: over what, and the CPU's share.
-    """
+    """The same with some steps split at ratios of their own, each at the nearest that can be executed."""
     found = list(assigned)
     for k, (name, share) in ratios.items():
         dimension = Dimension(name)

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.partition.eop import paper
-from edgeplan.chapters.partition.eop.ways import BESIDE, CPU_WAY, EOP, GPU_WAY, WAYS
+from edgeplan.chapters.partition.eop.ways import CPU_WAY, EOP, GPU_WAY, OURS, WAYS
 from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.planning.partition.patterns import Pattern, fit, fits
 
@@ -27,7 +27,6 @@ class EopEvidence:
         sweeps: `sweeps.SWEEP` with name, operator, of_paper, refused, model, figure, setting, value.
         plans: one row a model and way: see `stages.partition_eop.COLUMNS`, with model, figure, setting, value.
         key: key operators, likewise.
-        bounds: our plans made anew from the sweeps: `bounds.BOUNDS`, with model, figure, setting, value.
         environment: of the machine.
     """
 
@@ -36,7 +35,6 @@ class EopEvidence:
     sweeps: pd.DataFrame
     plans: pd.DataFrame
     key: pd.DataFrame
-    bounds: pd.DataFrame
     environment: Mapping[str, Any]
 
     @cached_property
@@ -88,7 +86,7 @@ class EopEvidence:
 
     @cached_property
     def beside(self) -> pd.DataFrame:
-        """By model and by varied model, ms: our plan side by side, and what the better processor and oneDNN on all cores take.
+        """By model and by varied model, ms: our plan, and what the better processor and oneDNN on all cores take.
 
         Returns:
             figure ("" of the models themselves), model, ours (not a number where it did not run), single, all_cores; best of
@@ -99,7 +97,7 @@ class EopEvidence:
         ).reindex(columns=list(WAYS))
         times = times.dropna(how="all")
         others = times[[CPU_WAY, GPU_WAY, ALL_CORES]]
-        found = {"ours": times[BESIDE], "single": times[[CPU_WAY, GPU_WAY]].min(axis=1), "all_cores": times[ALL_CORES]}
+        found = {"ours": times[OURS], "single": times[[CPU_WAY, GPU_WAY]].min(axis=1), "all_cores": times[ALL_CORES]}
         return pd.DataFrame({**found, "best": others.min(axis=1), "way": others.idxmin(axis=1)}).reset_index()
 
     def of_figure(self, figure: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeplan.chapters.partition.eop.evidence import EopEvidence, fitted
-from edgeplan.chapters.partition.eop.ways import BESIDE, CPU_WAY, EOP, EQUAL, FIXED, GPU_WAY, OURS
+from edgeplan.chapters.partition.eop.ways import CPU_WAY, EOP, EQUAL, FIXED, GPU_WAY, OURS
 from edgeplan.reporting import kit
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, log_scale, name_axes
 from edgeplan.reporting.kit import NotMeasuredError
@@ -16,7 +16,7 @@ from edgeplan.reporting.kit import NotMeasuredError
 _MS = 1e3
 #: Operators and dimensions that are drawn, in the order of the paper's figure 4.
 _DRAWN = (("conv2d", "batch"), ("conv2d", "HW"), ("dense", "HW1W2"), ("dense", "batch"), ("multiply", "HW"), ("split", "batch"))
-_SHOWN = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS, BESIDE)
+_SHOWN = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS)
 
 
 def patterns(e: EopEvidence) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 from edgeplan.chapters.partition.eop.settings import EopSettings
@@ -114,3 +115,29 @@ SAMPLED: tuple[SampledOperator, ...] = (
     SampledOperator("split", HW, "heights", _alone("Split", lambda n: (16, 4 * n), "parts", axis=1)),
     SampledOperator("transpose", HW, "heights", _alone("Transpose", lambda n: (n, n), perm=[1, 0])),
 )
+
+
+def subgraphs_of(before: Sequence[Sequence[int]]) -> int:
+    """Count the subgraphs that follow each other: steps that cut a model in time, and the branches between two of them.
+
+    A step cuts the model if all others run before it or after it: if it is the only one so far that no other has read, and the
+    only one from there on that reads none of these.
+
+    Args:
+        before: for each step the numbers of those that it reads, all smaller than its own.
+    """
+    readers: list[list[int]] = [[] for _ in before]
+    for k, read in enumerate(before):
+        for i in read:
+            readers[i].append(k)
+    unread, reading, cuts = set[int](), set[int](), {*range(len(before))}
+    for k, read in enumerate(before):
+        unread = unread.difference(read) | {k}
+        if len(unread) > 1:
+            cuts.discard(k)
+    for k in reversed(range(len(before))):
+        reading = reading.difference(readers[k]) | {k}
+        if len(reading) > 1:
+            cuts.discard(k)
+    between = [after - at for at, after in pairwise([-1, *sorted(cuts), len(before)])]
+    return len(cuts) + sum(1 for steps in between if steps > 1)

@@ -28,8 +28,6 @@ class EopSettings(Section):
             three sizes of a product.
         sample_runs: of each.
         varied: whether the models of figures 9 and 10 are measured, too.
-        search_seconds: of the search for plans side by side.
-        bound_seconds: of processor time, in which plans are made anew from stored sweeps and their bounds proven.
     """
 
     models: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -43,8 +41,6 @@ class EopSettings(Section):
     widths: _Sizes
     sample_runs: _Count
     varied: bool
-    search_seconds: Annotated[float, Field(gt=0, le=3600)]
-    bound_seconds: Annotated[float, Field(gt=0, le=3600)]
 
     @model_validator(mode="after")
     def _known(self) -> Self:

@@ -28,7 +28,6 @@ from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts
 
 Array = npt.NDArray[Any]
-Orders = tuple[Sequence[int], Sequence[int]]
 #: Columns of a sweep: the number of a step; what it is split over ("" for whole), how much of it the CPU has and of how much;
 #: what each processor took for its part, and the time from the start of both to the end of both.
 SWEEP = ("step", "dimension", "end", "size", "cpu_us", "gpu_us", "span_us")
@@ -38,15 +37,7 @@ _WARM = 1
 
 @dataclass(frozen=True)
 class SweptModel:
-    """A swept model has its steps, layouts and inputs.
-
-    Attributes:
-        name: of the workload.
-        model: the ONNX file.
-        lowered: its steps.
-        layouts: of its activations: images in blocks, all else row-major.
-        inputs: seeded values.
-    """
+    """A swept model has its steps, layouts and inputs."""
 
     name: str
     model: Path
@@ -85,14 +76,7 @@ def on_gpu(pair: Opened, subject: SweptModel) -> list[str]:
 
 
 def sweep(pair: Opened, subject: SweptModel, shares: Sequence[float], runs: int) -> pd.DataFrame:
-    """Measure the steps of a model whole and split.
-
-    Args:
-        pair: whose GPU notes times.
-        subject: the model.
-        shares: of the CPU.
-        runs: of each session.
-    """
+    """Measure the steps of a model whole and split, on a pair whose GPU notes times."""
     refused, block = on_gpu(pair, subject), pair.block
     rows: list[dict[str, Any]] = []
     for lane in (0, 1):
@@ -133,18 +117,16 @@ def _is_split(made: Partitioned, step: int) -> bool:
     return len({lane for lane, origin in zip(made.lanes, made.ranged.origin, strict=True) if origin == step}) > 1
 
 
-def executable_parts(
-    pair: Opened, subject: SweptModel, assigned: list[Assignment], orders: Orders | None = None
-) -> Partitioned:
+def executable_parts(pair: Opened, subject: SweptModel, assigned: list[Assignment]) -> Partitioned:
     """The steps on two lanes; where the GPU has no kernel of its part of a step, the CPU runs it whole."""
     block = pair.block
-    made = partition(subject.lowered, subject.layouts, block, assigned, orders)
+    made = partition(subject.lowered, subject.layouts, block, assigned)
     lacking = {
         made.ranged.origin[k]
         for k in made.of(1)
         if pair.other.refuses(made.ranged.lowered, made.ranged.lowered.steps[k], made.layouts)
     }
-    if not lacking or orders is not None:
+    if not lacking:
         return made
     given: list[Assignment] = [0 if k in lacking else a for k, a in enumerate(assigned)]
     return partition(subject.lowered, subject.layouts, block, given)

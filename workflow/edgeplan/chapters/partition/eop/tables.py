@@ -10,7 +10,6 @@ import pandas as pd
 from edgeplan.chapters.partition.eop import paper
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
 from edgeplan.chapters.partition.eop.ways import (
-    BESIDE,
     CONDITION_1,
     CONDITION_2,
     CPU_WAY,
@@ -39,7 +38,7 @@ def _family(model: str) -> str:
 
 def operators(e: EopEvidence) -> pd.DataFrame:
     """Table 1: subgraphs and operators of a model. Here operators are steps, with what is fused into them."""
-    subgraphs_of = e.bounds[e.bounds["figure"] == ""].groupby("model")["subgraphs"].first()
+    subgraphs_of = e.own.groupby("model")["subgraphs"].first()
     rows, keys = [], e.key[e.key["figure"] == ""].groupby("model")["key_operators"].first()
     for model, own in e.wholes.groupby("model", sort=False):
         swept = e.sweeps[(e.sweeps["model"] == model) & (e.sweeps["figure"] == "")]
@@ -67,15 +66,12 @@ def workloads(e: EopEvidence) -> pd.DataFrame:
     for model, own in e.own.groupby("model", sort=False):
         swept = e.sweeps[(e.sweeps["model"] == model) & (e.sweeps["figure"] == "") & (e.sweeps["refused"] != "")]
         splits = own.set_index("way")["splits"]
-        anew = e.bounds[(e.bounds["model"] == model) & (e.bounds["way"] == BESIDE)]
         why = swept.drop_duplicates("step")["refused"].value_counts()
         rows.append(
             {
                 "model": model,
                 "steps": int(own["steps"].iloc[0]),
-                **{f"splits of {way}": splits.get(way, np.nan) for way in (EQUAL, EOP, OURS, BESIDE)},
-                "gap, side by side": round(float(anew["plan_gap"].max()), 4),
-                "s of processor time": round(float(anew["plan_seconds"].max()), 2),
+                **{f"splits of {way}": splits.get(way, np.nan) for way in (EQUAL, EOP, OURS)},
                 "steps on the CPU alone": "; ".join(f"{count} ({reason})" for reason, count in why.items()),
             }
         )
@@ -96,7 +92,7 @@ def cnns(e: EopEvidence) -> pd.DataFrame:
 def _cnn(e: EopEvidence, model: str) -> dict[str, object]:
     times = e.end_to_end.loc[model]
     found: dict[str, object] = {"model": model}
-    found |= {f"{way}_ms": times.get(way, np.nan) for way in (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS, BESIDE)}
+    found |= {f"{way}_ms": times.get(way, np.nan) for way in (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS)}
     found |= {"estimated by EOP_ms": e.estimate(model)}
     return found | {f"{name} over EOP": times[way] / times[EOP] for name, way in (("equal", EQUAL), ("fixed", FIXED))}
 
@@ -158,9 +154,9 @@ def reduction(e: EopEvidence) -> pd.DataFrame:
     for name, times in e.end_to_end.iterrows():
         model, single = str(name), times[[CPU_WAY, GPU_WAY]].min()
         own = {f"{way}_ms": times.get(way, np.nan) for way in WAYS if way not in (CONDITION_1, CONDITION_2)}
-        over = {"ours over the best": beside["best"][model] / times[BESIDE], "best way": beside["way"][model]}
-        gains = {"ours over the better processor": single / times[BESIDE], "EOP over the better processor": single / times[EOP]}
-        right = "one processor" if min(times[EOP], times[BESIDE]) > single / SLOWER else "both"
+        over = {"ours over the best": beside["best"][model] / times[OURS], "best way": beside["way"][model]}
+        gains = {"ours over the better processor": single / times[OURS], "EOP over the better processor": single / times[EOP]}
+        right = "one processor" if min(times[EOP], times[OURS]) > single / SLOWER else "both"
         rows.append(
             {"model": model, **over, **gains, **own, "estimated by EOP_ms": e.estimate(str(model)), "right plan": right}
         )
@@ -174,11 +170,11 @@ def varied(e: EopEvidence) -> pd.DataFrame:
     """Figures 9 and 10: one setting of a model changed at a time, measured."""
     parts = [e.of_figure(figure).assign(figure=figure).reset_index() for figure in ("figure_09", "figure_10")]
     found = pd.concat(parts, ignore_index=True)
-    ways = [way for way in (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS, BESIDE) if way in found.columns]
+    ways = [way for way in (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS) if way in found.columns]
     single = found[[CPU_WAY, GPU_WAY]].min(axis=1)
     table = found[["figure", "kind", "setting", "value", *ways]].rename(columns={way: f"{way}_ms" for way in ways})
     return table.assign(
-        **{"EOP over the better one": single / found[EOP], "ours over the better one": single / found[BESIDE]}
+        **{"EOP over the better one": single / found[EOP], "ours over the better one": single / found[OURS]}
     ).round(4)
 
 

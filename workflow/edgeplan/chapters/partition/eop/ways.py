@@ -12,19 +12,18 @@ from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts
 from edgeplan.planning.partition.eop import Eop, eop
 from edgeplan.planning.partition.fitted import fitted
-from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.planner import outcome
-from edgeplan.planning.partition.simulate import in_sequence, whole_queues
+from edgeplan.planning.partition.simulate import in_sequence
 
-CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, OURS, BESIDE = (
-    *("cpu", "gpu", "equal", "fixed", "EOP as written", "EOP as drawn", "ours", "ours, side by side"),
+CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, OURS = (
+    *("cpu", "gpu", "equal", "fixed", "EOP as written", "EOP as drawn", "ours"),
 )
 #: EOP as written on costs that our predictors give, in place of measured ones.
 PREDICTED = "EOP, predicted costs"
 #: Figure 11. Sections 5.1 and 5.5 contradict each other. Taken from 5.5: condition 1 leaves the other processor idle, so key
 #: operators run whole where they are faster; condition 2 tunes the ratio of every operator, key or not; condition 3 is EOP.
 CONDITION_1, CONDITION_2 = "condition 1: key operators alone", "condition 2: ratios of all operators"
-WAYS = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, CONDITION_1, CONDITION_2, OURS, BESIDE, PREDICTED, ALL_CORES)
+WAYS = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, CONDITION_1, CONDITION_2, OURS, PREDICTED, ALL_CORES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,6 @@ class Way:
         splits: operators that are split.
         ratios: of the operators that EOP splits: over what, and the CPU's share in steps of .01; options are the nearest
             that were measured.
-        queues: steps of each processor in order; None for one step at a time.
         predicted_ms: what its planner says: EOP's AT (equation 4), else what a simulation takes.
         simulated_ms: what a simulation takes.
         seconds: taken to plan.
@@ -45,7 +43,6 @@ class Way:
 
     choice: Choice
     splits: int
-    queues: tuple[tuple[int, ...], tuple[int, ...]] | None
     predicted_ms: float
     simulated_ms: float
     seconds: float = 0.0
@@ -53,13 +50,8 @@ class Way:
     ratios: Mapping[int, tuple[str, float]] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def ways(costs: PairCosts, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
-    """Return all of `WAYS` that follow from measured costs, and what EOP's algorithms found.
-
-    Args:
-        costs: of a model.
-        search_seconds: of the search for plans side by side.
-    """
+def ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
+    """Return all of `WAYS` that follow from measured costs, and what EOP's algorithms found."""
     found: dict[str, Way] = {}
     simple = {
         CPU_WAY: baselines.single(costs, CPU),
@@ -70,7 +62,7 @@ def ways(costs: PairCosts, search_seconds: float) -> tuple[Mapping[str, Way], Eo
     }
     for name, choice in simple.items():
         taken = in_sequence(costs, choice).makespan_ms
-        found[name] = Way(choice, _splits(costs, choice), None, taken, taken)
+        found[name] = Way(choice, _splits(costs, choice), taken, taken)
     tuned: dict[str, Eop] = {}
     for name, overlapped, every in ((EOP, False, False), (DRAWN, True, False), (CONDITION_2, False, True)):
         began = time.perf_counter()
@@ -78,25 +70,18 @@ def ways(costs: PairCosts, search_seconds: float) -> tuple[Mapping[str, Way], Eo
         simulated = in_sequence(costs, made.choice).makespan_ms
         found[name] = _way(costs, made, simulated, time.perf_counter() - began)
     smooth = fitted(costs)
-    for name, mode in ((OURS, "sequential"), (BESIDE, "parallel")):
-        began = time.perf_counter()
-        planned = outcome(smooth, mode, SearchLimits(time_limit_s=search_seconds))
-        seconds, makespan = time.perf_counter() - began, planned.timeline.makespan_ms
-        gap = makespan / planned.lower_bound_ms - 1 if planned.lower_bound_ms > 0 else 0.0
-        options = planned.costs.chosen(planned.schedule.choice)
-        choice = tuple(s.options.index(o) for s, o in zip(smooth.steps, options, strict=True))
-        starts = [span.start_ms for span in planned.timeline.spans]
-        queues = whole_queues(starts, [o.kind for o in options]) if planned.schedule.queues is not None else None
-        found[name] = Way(choice, _splits(costs, choice), queues, makespan, makespan, seconds, gap)
+    began = time.perf_counter()
+    planned = outcome(smooth)
+    seconds, makespan = time.perf_counter() - began, planned.timeline.makespan_ms
+    gap = makespan / planned.lower_bound_ms - 1 if planned.lower_bound_ms > 0 else 0.0
+    options = planned.costs.chosen(planned.choice)
+    choice = tuple(s.options.index(o) for s, o in zip(smooth.steps, options, strict=True))
+    found[OURS] = Way(choice, _splits(costs, choice), makespan, makespan, seconds, gap)
     return {name: found[name] for name in WAYS if name in found}, tuned[EOP]
 
 
 def as_predicted(costs: PairCosts) -> Way:
-    """Return the way `PREDICTED` from predicted costs.
-
-    Args:
-        costs: as predictors give them.
-    """
+    """Return the way `PREDICTED` from predicted costs."""
     began = time.perf_counter()
     made = eop(costs)
     simulated = in_sequence(costs, made.choice).makespan_ms
@@ -110,7 +95,7 @@ def _way(costs: PairCosts, made: Eop, simulated_ms: float, seconds: float) -> Wa
         if 0 < ratio < 1
     }
     splits = _splits(costs, made.choice)
-    return Way(made.choice, splits, None, made.estimate_ms, simulated_ms, seconds, ratios=MappingProxyType(tuned))
+    return Way(made.choice, splits, made.estimate_ms, simulated_ms, seconds, ratios=MappingProxyType(tuned))
 
 
 def _splits(costs: PairCosts, choice: Choice) -> int:

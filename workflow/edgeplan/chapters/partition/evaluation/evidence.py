@@ -36,7 +36,7 @@ class PartitionEvidence:
         errors: of the predictors, `learning.training.Trained.errors`.
         importance: likewise.
         layers: one row a layer and way: kind, name, way, channels (of the CPU, as measured), now (as the present predictors
-            choose), outputs, us, ratio_ms.
+            choose), outputs, us.
         models: one row a model and way: model, way, median_ms, repeat (one half of the runs over the other), predicted_ms,
             peak_mib, cpu_ms, error, tolerance, splits, steps, plan_seconds, plan_gap, reason; of our plan now_ms and
             now_splits, the prediction and the splits of the plan that the present predictors lead to.

@@ -33,12 +33,6 @@ _FEW = 40  # rows: with fewer nothing is tuned
 def fit(matrix: Floats, latency_us: Floats, trials: int, seed: int) -> tuple[Trees, Floats]:
     """Tune and train on samples.
 
-    Args:
-        matrix: features, those of the shape first (rows, features).
-        latency_us: of each row.
-        trials: of Optuna.
-        seed: of all that is drawn.
-
     Returns:
         The trees, and the gain importance of each feature.
     """

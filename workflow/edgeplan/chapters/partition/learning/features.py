@@ -29,16 +29,6 @@ def shape_matrix(layers: Sequence[LayerShape]) -> Floats:
     return np.column_stack([rows[:, :7], *more])
 
 
-def part_matrix(layer: LayerShape, outputs: Sequence[int]) -> Floats:
-    """Features of the shapes of parts of one layer (parts, features)."""
-    (whole,) = shape_matrix([layer])
-    found = np.tile(whole, (len(outputs), 1))
-    for name in ("flops", "output_elements", "weight_elements"):
-        found[:, SHAPE.index(name)] = whole[SHAPE.index(name)] / layer.outputs * np.asarray(outputs)  # whole numbers each
-    found[:, SHAPE.index("outputs")] = outputs
-    return found
-
-
 def dispatch_matrix(found: Sequence[Mapping[str, float]], features: Sequence[str]) -> Floats:
     """Features of dispatches, by name (layers, features)."""
     return np.array([[one[name] for name in features] for one in found], np.float64).reshape(len(found), len(features))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,6 @@ from edgeplan.chapters.partition.learning.features import (
     Floats,
     augmented_names,
     dispatch_matrix,
-    part_matrix,
     shape_matrix,
 )
 from edgeplan.chapters.partition.learning.others import ALL, family, terms
@@ -47,12 +45,7 @@ _AGAIN = "measure the pair: dvc repro partition@PAIR"
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees on log(latency / FLOPs): the scale, which they could not extrapolate, is taken out.
-
-    Attributes:
-        text: of LightGBM.
-        walk: the same, laid out.
-    """
+    """Trees on log(latency / FLOPs): the scale, which they could not extrapolate, is taken out."""
 
     text: str
     walk: Walk
@@ -78,15 +71,7 @@ class _Part(BaseModel):
 
 
 class Model(_Part):
-    """A model is one text of trees.
-
-    Attributes:
-        side: "cpu", of lane 0, or "gpu", of lane 1.
-        variant: `OURS` or `PLAIN`.
-        kind: of the layers.
-        implementation: that it is of; "" for all that have none of their own.
-        file: its name.
-    """
+    """A model is one text of trees."""
 
     side: Literal["cpu", "gpu"]
     variant: Literal["ours", "plain"]
@@ -134,13 +119,7 @@ class PartitionCard(_Part):
 
 @dataclass(frozen=True)
 class PairPredictors:
-    """Predictors of latency on both processors of a pair.
-
-    Attributes:
-        card: what they are of.
-        trees: by side, variant, kind and implementation.
-        dispatcher: of the processor of lane 1.
-    """
+    """Predictors of latency on both processors of a pair."""
 
     card: PartitionCard
     trees: Mapping[tuple[str, str, str, str], Trees] = field(repr=False)
@@ -162,28 +141,6 @@ class PairPredictors:
             names, matrix = augmented(layers, self.dispatcher)
         return self._predicted(lane, layers[0].kind, names, matrix, variant)
 
-    def parts_us(self, lane: int, layer: LayerShape, outputs: Sequence[int], variant: str = OURS) -> Floats:
-        """Latency of parts of one layer on a lane, in us (parts,): `us` of them, with all features computed in one pass.
-
-        Args:
-            lane: of the pair.
-            layer: the whole.
-            outputs: channels of each part.
-            variant: of lane 1 alone.
-        """
-        if not outputs:
-            return np.zeros(0)
-        shapes = part_matrix(layer, outputs)
-        if lane == 0 or variant == PLAIN:
-            name = self.card.cpu_implementations.get(shape_class(layer), _POOLED) if lane == 0 else _POOLED
-            return self._predicted(lane, layer.kind, [name] * len(outputs), shapes, variant)
-        widest = layer.part(max(outputs))
-        asked = (_step(layer.part(1)), widest.shapes(_NAME), widest.layouts(_NAME), outputs)
-        if (together := self.dispatcher.of_parts(*asked)) is None:
-            return self.us(lane, [layer.part(count) for count in outputs], variant)
-        names, dispatched = together
-        return self._predicted(lane, layer.kind, names, np.column_stack([shapes, dispatched]), variant)
-
     def _predicted(self, lane: int, kind: str, names: Sequence[str], matrix: Floats, variant: str) -> Floats:
         """Predictions of rows of features, each by the trees of its implementation."""
         side, variant = SIDES[lane], variant if lane else OURS
@@ -193,14 +150,6 @@ class PairPredictors:
             rows = chosen == name
             found[rows] = self.trees[side, variant, kind, name].predict(matrix[rows])
         return found
-
-    @property
-    def digest(self) -> str:
-        """Return the digest of all trees and of what the card says: plans are for one."""
-        state = hashlib.sha256(self.card.model_dump_json().encode())
-        for key in sorted(self.trees):
-            state.update(self.trees[key].text.encode())
-        return state.hexdigest()[:16]
 
     def other_us(self, lane: int, step: Step, shapes: Mapping[str, Shape]) -> float:
         """Latency of a step that is no layer, in us."""

@@ -61,11 +61,7 @@ class Trained:
     beside: Mapping[tuple[str, str], plain.Predict]
 
     def training(self, samples: pd.DataFrame) -> pd.DataFrame:
-        """Return the samples that were trained on, in their order.
-
-        Args:
-            samples: that `train` was given.
-        """
+        """Return the samples that were trained on, in their order."""
         parts = []
         for kind in KINDS:
             own = self.errors[(self.errors["kind"] == kind) & (self.errors["side"] == GPU) & (self.errors["predictor"] == OURS)]
@@ -87,16 +83,7 @@ def train(
     test_share: float,
     seed: int,
 ) -> Trained:
-    """Train on all samples but a held-out share.
-
-    Args:
-        samples: with the columns `SAMPLE`.
-        dispatcher: of lane 1.
-        about: fields of `PartitionCard` that say what the samples are of.
-        trials: of Optuna for each predictor.
-        test_share: that is held out.
-        seed: of all that is drawn.
-    """
+    """Train on all samples but a held-out share."""
     trees: dict[tuple[str, str, str, str], Trees] = {}
     parts, gains, beside = [], [], {}
     features = augmented_names(dispatcher.features)

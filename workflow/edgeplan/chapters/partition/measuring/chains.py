@@ -88,13 +88,7 @@ def write_pool(folder: Path) -> None:
 
 
 def write_carrier(steps: Lowered, folder: Path, start: int = 0) -> Path:
-    """A model file that holds nothing but where in the pool the weights of steps lie, one after the other.
-
-    Args:
-        steps: of layers.
-        folder: that the pool is in.
-        start: bytes of the pool to begin at.
-    """
+    """A model file that holds nothing but where in the pool the weights of steps lie, one after the other."""
     graph = onnx.GraphProto(name=steps.name)
     size, at = _FLOAT_BYTES * _POOL_ELEMENTS, start
     for step in steps.steps:
@@ -124,17 +118,7 @@ def timed(
     synchronisation: Synchronisation | None = None,
     start: int = 0,
 ) -> ChainTimes:
-    """Run a chain; the processors note times (`opened` with `profiling` where a step runs on the GPU alone).
-
-    Args:
-        pair: the processors.
-        places: layers.
-        folder: with the pool.
-        runs: that count.
-        cpu: in place of the pair's.
-        synchronisation: in place of the pair's.
-        start: bytes of the pool to begin at.
-    """
+    """Run a chain; the processors note times (`opened` with `profiling` where a step runs on the GPU alone)."""
     fenced = [*places, _FENCE]  # behind the splits, so that the CPU sees the end of each
     order = sorted(range(len(fenced)), key=lambda k: (_rank(fenced[k]), k != len(places), k))
     chosen = [fenced[k] for k in order]
@@ -158,13 +142,7 @@ def timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: in
 
 @contextmanager
 def anchor_session(pair: Opened, lane: int, folder: Path) -> Iterator[PairSession]:
-    """A session of `sampling.ANCHORS` on one processor.
-
-    Args:
-        pair: the processors.
-        lane: which of them.
-        folder: with the pool.
-    """
+    """A session of `sampling.ANCHORS` on one processor."""
     steps = lowered("anchors", ANCHORS)
     parts = partition(steps, layouts(ANCHORS), pair.block, [lane] * len(ANCHORS))
     with PairSession.of(*pair.processors, parts, write_carrier(steps, folder), pair.synchronisation) as session:

@@ -17,7 +17,6 @@ from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER
 from edgeplan.chapters.partition.names import PLANNED, SIDES
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import EdgeplanError
-from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
 
 #: New processes that run a plan later, and turns of each.
@@ -65,14 +64,6 @@ def checked_rows(
 ) -> tuple[pd.DataFrame, WrittenPlan | None]:
     """Plan a model by its own sweep, then run all ways once more: a row for each, with the columns of `rows.CHECKED`.
 
-    Args:
-        pair: is opened meanwhile.
-        name: of the model.
-        model: its ONNX file.
-        settings: of stock engines to stand beside.
-        turns: of each way.
-        output: folder of the plan that is returned.
-
     Returns:
         The rows, and the plan; None where there is none.
     """
@@ -80,7 +71,7 @@ def checked_rows(
     rows: list[dict[str, Any]] = []
     limits = CheckLimits(turns=turns, fewest=turns, stock=settings)
     try:
-        planning = CheckedPlanning(pair, subject_of(name, model, 0), "sequential", SearchLimits(), limits)
+        planning = CheckedPlanning(pair, subject_of(name, model, 0), limits)
         chosen = planning.go(output)
         check = chosen.check
         assert check is not None  # noqa: S101  it was executed

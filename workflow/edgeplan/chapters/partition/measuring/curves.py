@@ -33,12 +33,7 @@ _GROUPS = "work_groups"
 
 
 def curves(measuring: SplitMeasuring, beside: Mapping[tuple[str, str], Predict]) -> pd.DataFrame:
-    """Both processors and all predictors over the channels of each figure.
-
-    Args:
-        measuring: of the pair.
-        beside: predictors on shapes alone, by name and kind.
-    """
+    """Both processors and all predictors over the channels of each figure."""
     predictors, settings = measuring.predictors, measuring.settings
     parts = []
     for figure, (make, low, high) in CURVES.items():

@@ -42,15 +42,7 @@ _US_PER_MS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class ModelJob:
-    """A job names a model to measure.
-
-    Attributes:
-        model: its ONNX file.
-        folder: an empty one.
-        runs: of each way.
-        settings: stock ones.
-        pool: folder with the weights of chains (`chains.write_pool`).
-    """
+    """A job names a model to measure."""
 
     model: Path
     folder: Path
@@ -60,13 +52,7 @@ class ModelJob:
 
 
 def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.DataFrame:
-    """Measure a model in every way, with the columns of `rows.COLUMNS`; what cannot be measured has a reason.
-
-    Args:
-        pair: is opened meanwhile.
-        predictors: of it.
-        job: what to measure.
-    """
+    """Measure a model in every way, with the columns of `rows.COLUMNS`; what cannot be measured has a reason."""
     rows: list[dict[str, Any]] = []
     try:
         with opened(pair) as both:
@@ -134,12 +120,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
 
 
 def _slowdown(anchors_ms: npt.NDArray[np.float64], predictors: PairPredictors) -> float:
-    """By how much the anchors took longer than when the samples were measured, both processors' mean.
-
-    Args:
-        anchors_ms: of all anchors, by run and processor.
-        predictors: that know their usual times.
-    """
+    """By how much the anchors took longer than when the samples were measured, both processors' mean."""
     usual_ms = [sum(predictors.card.anchors_us[side]) / _US_PER_MS for side in SIDES if side in predictors.card.anchors_us]
     if not usual_ms:
         return 1.0

@@ -155,20 +155,6 @@ class PartitionRows:
         keys = [*self._keys(kind, what).values()]
         return any(self.stores[kind].has(key) for key in (keys if stored_rows_only() else keys[:1]))
 
-    def kept(self, kind: str, what: object, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """The rows of something that is computed from measured rows, kept beside them: made wherever they are not stored.
-
-        Args:
-            kind: of the store's kinds.
-            what: decides them, besides the pair and the protocol.
-            make: computes them.
-        """
-        store, (key, *_) = self.stores[kind], [*self._keys(kind, what).values()]
-        if (stored := store.get(key)) is None:
-            stored = make().assign(**{WHEN: time.time(), _OTHERS: 0.0})
-            store.commit({key: stored})
-        return stored.drop(columns=_OTHERS)
-
     def _keys(self, kind: str, what: object) -> dict[str, str]:
         """Key by protocol what is measured now, then what tables may be built from besides."""
         return {name: key_of([name, kind, self.identity, what], 16) for name in protocol(self.protocol).readable}

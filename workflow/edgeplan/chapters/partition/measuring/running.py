@@ -35,12 +35,7 @@ def on_pair(session: PairSession, inputs: Mapping[str, Any]) -> Runner:
 
 
 def tolerance(session: PairSession, exact: float = _EXACT) -> float:
-    """Return by how much outputs may differ from ONNX Runtime's, of the largest magnitude.
-
-    Args:
-        session: whose kernels count.
-        exact: where none computes by Winograd's transforms.
-    """
+    """Return by how much outputs may differ from ONNX Runtime's, of the largest magnitude."""
     return _WINOGRAD if session.winograd else exact
 
 

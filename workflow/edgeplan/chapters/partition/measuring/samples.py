@@ -70,16 +70,7 @@ class OtherStep:
 def samples(
     rows: PartitionRows, pair: Opened | None, dispatcher: Dispatcher, settings: PartitionSettings, seed: int, folder: Path
 ) -> Samples:
-    """Measure all samples, or find them stored.
-
-    Args:
-        rows: what is stored.
-        pair: None where nothing may be measured.
-        dispatcher: of lane 1.
-        settings: how many, and how.
-        seed: of the draw.
-        folder: with the pool of weights.
-    """
+    """Measure all samples, or find them stored."""
     found: list[pd.DataFrame] = []
     finish: list[Callable[[pd.DataFrame], pd.DataFrame]] = []
     for kind in KINDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -33,23 +32,14 @@ _MIB = 1 << 20
 _PAIR_WAYS = "pair"
 #: What splits take beside each other is learnt from layers of at least so many FLOPs, and of so many chains.
 _WORTH_SPLITTING, _BESIDE_CHAINS = 4e6, 3
-#: Choosing is timed so often: other work only makes it longer.
-_TIMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSplits:
-    """Choices say where each way splits a layer.
-
-    Attributes:
-        layer: the layer.
-        channels: of the CPU, by way.
-        ratio_ms: taken to predict all splits and to choose, the least of a few times.
-    """
+    """Choices say where each way splits a layer."""
 
     layer: LayerShape
     channels: Mapping[str, int]
-    ratio_ms: float
 
     @property
     def places(self) -> Mapping[int, list[str]]:
@@ -62,16 +52,7 @@ class ChosenSplits:
 
 @dataclass(frozen=True)
 class SplitMeasuring:
-    """This measures layers that are split.
-
-    Attributes:
-        rows: what is stored.
-        pair: None where nothing may be measured.
-        predictors: of the pair.
-        settings: what is measured.
-        folder: with the pool of weights.
-        handshake_us: of a split, as the pair waits.
-    """
+    """This measures layers that are split."""
 
     rows: PartitionRows
     pair: Opened | None
@@ -98,9 +79,6 @@ class SplitMeasuring:
         """Measure splits of training samples, each at its predicted ratio and whole on both processors in one chain.
 
         Predictions are held against the splits that were measured, which others may have been predicted to be the best of.
-
-        Args:
-            training: rows of samples that predictors were trained on.
 
         Returns:
             By kind: by how much a split takes longer than its slower part is predicted to, the layer whole taken for the
@@ -146,12 +124,7 @@ class SplitMeasuring:
     def _chosen(self, layer: LayerShape) -> ChosenSplits:
         step, card = self.settings.grid_step, self.predictors.card
         margin = self.predictors.margin(layer.kind)
-        taken = []
-        for _ in range(_TIMED):
-            began = time.perf_counter()
-            found = predicted(self.predictors, layer, step)
-            ours = choose(found, layer.outputs, self.handshake_us, margin)
-            taken.append((time.perf_counter() - began) * 1e3)
+        ours = choose(predicted(self.predictors, layer, step), layer.outputs, self.handshake_us, margin)
         plain = choose(predicted(self.predictors, layer, step, PLAIN), layer.outputs, self.handshake_us, margin)
         channels = {
             SIDES[0]: layer.outputs,
@@ -162,7 +135,7 @@ class SplitMeasuring:
             "fixed": at_share(layer.outputs, card.fixed_share[layer.kind], step),
             "equal": at_share(layer.outputs, 0.5, step),
         }
-        return ChosenSplits(layer, channels, min(taken))
+        return ChosenSplits(layer, channels)
 
     def _searched(self, layer: LayerShape) -> int:
         """The fastest of all splits and both processors: all of them a few times, then the best of them again."""
@@ -231,7 +204,6 @@ class SplitMeasuring:
                     "now": [now[way] for way in us],
                     "outputs": outputs,
                     "us": list(us.values()),
-                    "ratio_ms": [chosen.ratio_ms if way == OURS else np.nan for way in us],
                 }
             )
 
@@ -263,12 +235,7 @@ def _of_splits(splits: list[int], rows: pd.DataFrame) -> bool:
 
 
 def measured_splits(rows: pd.DataFrame, layers: int) -> list[dict[str, int]]:
-    """Return for each layer its channels on the CPU by way, as stored rows hold them.
-
-    Args:
-        rows: of the kind "fresh".
-        layers: how many the rows are of.
-    """
+    """Return for each layer its channels on the CPU by way, as stored rows hold them."""
     found: list[dict[str, int]] = [{} for _ in range(layers)]
     for layer, channels, ways in rows[["layer", "channels", "chosen_by"]].itertuples(index=False, name=None):
         found[int(layer)] |= dict.fromkeys(split_ways(ways), int(channels))

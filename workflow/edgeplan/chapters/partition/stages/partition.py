@@ -52,15 +52,7 @@ _LONGEST_HANDSHAKE = 2.0
 
 
 def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, measured: Path) -> None:
-    """Measure what the rows lack, train, and write all of it.
-
-    Args:
-        params: params.yaml.
-        pair_path: the pair file.
-        rows: rows of earlier runs.
-        work: models and weights; may be deleted.
-        measured: where the predictors, what was measured and the state of the machine go.
-    """
+    """Measure what the rows lack, train, and write all of it."""
     pair = load_pair(pair_path)
     settings, folder = params.partition, (work / pair.name).resolve()
     with watched(rows, pair.cores):
@@ -191,7 +183,7 @@ class _Run:
         layouts, (cpu, gpu) = activation_layouts(lowered, BLOCKED), self.about["names"]
         waits = str(self.about["synchronisation"])
         costs = model_costs(lowered, layouts, self.trained.predictors, names=(cpu, gpu), synchronisation=waits)
-        made = plan(costs.costs, "sequential")
+        made = plan(costs.costs)
         return made.makespan_ms, sum(step.on == "split" for step in made.steps)
 
     def _saved(self, name: str) -> Path:

@@ -31,15 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def measure_checked(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, measured: Path) -> None:
-    """Plan and run the models that the rows lack, one after the other; one that is stored is not run again.
-
-    Args:
-        params: params.yaml.
-        pair_path: the pair file.
-        rows: rows of earlier runs.
-        work: models and plans; may be deleted.
-        measured: where the rows and the state of the machine go.
-    """
+    """Plan and run the models that the rows lack, one after the other; one that is stored is not run again."""
     pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()
     with watched(rows, pair.cores):

@@ -1,4 +1,4 @@
-"""Stage `partition_eop`: operators sampled and swept, contention, every way to run EOP's models; all that measures is here."""
+"""Stage `partition_eop`: operators sampled and swept, every way to run EOP's models; all that measures is here."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, model_costs
-from edgeplan.chapters.partition.eop.bounds import BOUNDS, bounds
-from edgeplan.chapters.partition.eop.contention import contention as measured_contention
 from edgeplan.chapters.partition.eop.costs import at_ratios, best_options, measured_costs
-from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, SampledOperator, dimension_of, operator_of
+from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, SampledOperator, dimension_of, operator_of, subgraphs_of
 from edgeplan.chapters.partition.eop.sweeps import (
     SWEEP,
     SweptModel,
@@ -45,12 +43,11 @@ from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.progress import in_line
 from edgeplan.runtime.partitioned.handshake import handshake
-from edgeplan.runtime.partitioned.program import Assignment, Split
+from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
@@ -64,7 +61,6 @@ log = logging.getLogger(__name__)
 #: Columns of each kind of stored rows.
 COLUMNS = {
     "sampled": ("size", "side", "us"),
-    "contention": ("cpu_load", "gpu_load", "cpu_factor", "gpu_factor"),
     "sweeps": (*SWEEP, "name", "operator", "of_paper", "refused"),
     "plans": (
         *("way", "predicted_ms", "simulated_ms", "median_ms", "repeat", "error", "tolerance", "splits", "steps"),
@@ -75,30 +71,19 @@ COLUMNS = {
         *("tuned_us", "grid_us", "key_operators"),
     ),
 }
-#: Columns of rows that are computed from them.
-COMPUTED = {"bounds": BOUNDS}
 #: Of the largest magnitude: a dozen softmaxes and normalised rows on the CPU alone are 0.9e-5 from ONNX Runtime's.
 _DEEP = 3e-5
 _HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
 
 
 def measure_eop(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, predictors: Path, measured: Path) -> None:
-    """Measure a pair for EOP, or read what is stored of it.
-
-    Args:
-        params: params.yaml.
-        pair_path: the pair file.
-        rows: rows of earlier runs.
-        work: models; may be deleted.
-        predictors: of the pair.
-        measured: where what was measured and the state of the machine go.
-    """
+    """Measure a pair for EOP, or read what is stored of it."""
     pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()
     with watched(rows, pair.cores):
         run = _Run(pair, params, rows, folder, load(predictors, pair))
         run.go()
-    for name in (*COLUMNS, *COMPUTED):
+    for name in COLUMNS:
         write_parquet(getattr(run, name), measured / f"{name}.parquet")
     write_json(measured / "environment.json", run.environment())
     shutil.rmtree(folder, ignore_errors=True)
@@ -111,7 +96,6 @@ class _Run:
         self.predictors, self.settings, self.seed = predictors, params.partition.eop, params.seed
         self.pair, self.folder, self._path, self._about = pair, folder, rows, about_pair(pair, rows)
         self.rows = PartitionRows(rows, self._about["identity"], COLUMNS, "eop", params.partition.lock_timeout_seconds)
-        self.computed = PartitionRows(rows, self._about["identity"], COMPUTED, "eop_bounds")
 
     def go(self) -> None:
         """Measure in the order in which one needs the other; then what was measured goes into one file of each kind."""
@@ -120,29 +104,30 @@ class _Run:
         try:
             with nullcontext() if stored_rows_only() else opened(self.pair, profiling=True) as pair:
                 self.sampled = pd.concat([self._sampled(pair, one) for one in SAMPLED], ignore_index=True)
-                self.contention = self.rows.found("contention", self.settings.sweep_runs, partial(self._contention, pair))
         except NotThereError as error:
             raise nothing_stored(LACKING, self._path) from error
         models = [(name, WORKLOADS[name], "", "", 0) for name in self.settings.models]
         for (figure, setting, model), values in VARIED.items() if self.settings.varied else ():
             models += [(*variant(model, setting, value), figure, setting, value) for value in values]
-        parts: dict[str, list[pd.DataFrame]] = {"sweeps": [], "plans": [], "key": [], "bounds": []}
+        parts: dict[str, list[pd.DataFrame]] = {"sweeps": [], "plans": [], "key": []}
         for name, build, figure, setting, value in models:
             try:
                 found = self._model(name, build)
             except NotThereError:
                 log.warning("no rows of %s: it is left out, since nothing may be measured", name)
                 continue
+            if not figure:
+                lowered = lowered_workload(build())
+                before = preceding(lowered, swept_layouts(lowered), self.predictors.dispatcher.block)
+                found["plans"] = found["plans"].assign(subgraphs=float(subgraphs_of(before)))
             for kind, frame in found.items():
                 parts[kind].append(frame.assign(model=name, figure=figure, setting=setting, value=value))
         if not parts["plans"]:
             raise nothing_stored(LACKING, self._path)
         joined = {kind: pd.concat([f for f in some if len(f)] or some, ignore_index=True) for kind, some in parts.items()}
-        self.sweeps, self.plans, self.key, self.bounds = (joined[kind] for kind in parts)
+        self.sweeps, self.plans, self.key = (joined[kind] for kind in parts)
         for kind in COLUMNS:
             self.rows.merge(kind)
-        for kind in COMPUTED:
-            self.computed.merge(kind)
 
     def environment(self) -> dict[str, Any]:
         """State of the machine that measured, with which library and driver, and when the newest row was."""
@@ -178,17 +163,12 @@ class _Run:
         log.info("%s over %s: %s", one.operator, one.dimension, in_line(*rows))
         return pd.DataFrame(rows)
 
-    def _contention(self, pair: Opened | None) -> pd.DataFrame:
-        assert pair is not None  # noqa: S101  or nothing may be measured
-        return measured_contention(pair, self.folder, self.settings.sweep_runs)
-
     # Models
 
     def _model(self, name: str, build: Callable[[], Workload]) -> dict[str, pd.DataFrame]:
         s = self.settings
         what = [name, self.seed, list(s.shares), s.sweep_runs]
-        factors = [round(float(f), 2) for f in self.contention[["cpu_factor", "gpu_factor"]].to_numpy().ravel()]
-        planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors]
+        planned = [*what, s.margin, s.runs, s.rounds]
         path = self.folder / f"{len(name)}.onnx"
 
         @cache
@@ -199,13 +179,12 @@ class _Run:
         failed = swept["dimension"].eq("failed")
         if failed.any():
             lost = {"way": WAYS[0], "reason": str(swept.loc[failed, "refused"].iloc[0])}
-            nothing = {"key": _frame([], "key"), "bounds": pd.DataFrame(columns=list(BOUNDS))}
-            return {"sweeps": swept[~failed], "plans": _frame([lost], "plans"), **nothing}
+            return {"sweeps": swept[~failed], "plans": _frame([lost], "plans"), "key": _frame([], "key")}
 
         @cache
         def costs() -> tuple[ModelCosts, Mapping[str, Planned], Eop]:
             found = self._costs(subject(), swept)
-            decided, tuned = ways(found.costs, s.search_seconds)
+            decided, tuned = ways(found.costs)
             chosen = {
                 name: (way, at_ratios(subject(), found.block, found.assignments(way.choice), way.ratios))
                 for name, way in decided.items()
@@ -215,9 +194,7 @@ class _Run:
         plans = self.rows.found("plans", planned, lambda: self._plans(subject(), costs()[1]))
         key = self.rows.found("key", planned, lambda: self._key(subject(), *costs()))
         path.unlink(missing_ok=True)
-        planned_anew = [*what, s.margin, s.bound_seconds, factors]
-        found = self.computed.kept("bounds", planned_anew, lambda: self._bounds(name, build, swept))
-        return {"sweeps": swept, "plans": plans, "key": key, "bounds": found}
+        return {"sweeps": swept, "plans": plans, "key": key}
 
     def _swept(self, subject: SweptModel) -> pd.DataFrame:
         try:
@@ -240,34 +217,17 @@ class _Run:
     def _costs(self, subject: SweptModel, swept: pd.DataFrame) -> ModelCosts:
         with opened(self.pair) as pair:
             over = handshake(*pair.processors, pair.synchronisation, _HANDSHAKES, _HANDSHAKE_STEPS)
-            return self._of_sweep(subject.lowered, subject.layouts, swept, on_gpu(pair, subject), over.median_us)
-
-    def _of_sweep(
-        self, lowered: Lowered, layouts: Mapping[str, str], swept: pd.DataFrame, refused: Sequence[str], handshake_us: float
-    ) -> ModelCosts:
-        cpu, gpu = self._about.get("names", SIDES)  # rows of before do not tell
-        return measured_costs(
-            lowered,
-            layouts,
-            swept,
-            refused,
-            block=self.predictors.dispatcher.block,
-            names=(cpu, gpu),
-            handshake_ms=handshake_us / 1e3,
-            margin=self.settings.margin,
-            contention=self.contention.drop(columns=[WHEN], errors="ignore"),
-        )
-
-    def _bounds(self, name: str, build: Callable[[], Workload], swept: pd.DataFrame) -> pd.DataFrame:
-        """Plan a model anew from its stored sweep."""
-        lowered = lowered_workload(build())
-        why = swept.drop_duplicates("step").set_index("step")["refused"]
-        refused = [str(why[k]) for k in range(len(lowered.steps))]
-        handshake_us = min(self.predictors.card.handshake_us.values())  # pairs wait in the best way that they can
-        costs = self._of_sweep(lowered, swept_layouts(lowered), swept, refused, handshake_us)
-        found = bounds(costs.costs, self.settings.bound_seconds)
-        log.info("%s: %s", name, in_line(*found.to_dict("records")))
-        return found
+            refused = on_gpu(pair, subject)
+            return measured_costs(
+                subject.lowered,
+                subject.layouts,
+                swept,
+                refused,
+                block=pair.block,
+                names=pair.names,
+                handshake_ms=over.median_us / 1e3,
+                margin=self.settings.margin,
+            )
 
     def _predicted(self, subject: SweptModel) -> Planned:
         """Return what EOP's algorithms make of costs that the pair's predictors give."""
@@ -287,7 +247,7 @@ class _Run:
         rows: dict[str, dict[str, Any]] = {}
         first: dict[object, str] = {}
         for name, (way, assigned) in found.items():
-            same = first.setdefault((tuple(assigned), way.queues), name)
+            same = first.setdefault(tuple(assigned), name)
             rows[name] = {
                 "way": name,
                 "predicted_ms": way.predicted_ms,
@@ -329,11 +289,11 @@ class _Run:
         runners: dict[str, Runner] = {}
         taken: dict[str, list[float]] = {}
         with ExitStack() as stack:
-            for name, (way, assigned) in found.items():
+            for name, (_, assigned) in found.items():
                 if rows[name]["reason"] or rows[name]["same_as"]:
                     continue
                 try:
-                    made = executable_parts(pair, subject, list(assigned), way.queues)
+                    made = executable_parts(pair, subject, list(assigned))
                     session = stack.enter_context(session_of(pair, subject, made))
                     outputs = session.run(subject.inputs)
                 except EdgeplanError as error:
