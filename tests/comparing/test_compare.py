@@ -65,7 +65,7 @@ def test_figures_of_a_row_fit_together(found: Comparison) -> None:
 
 
 def test_advice_names_a_way_for_each_goal_of_those_that_ran(found: Comparison) -> None:
-    assert len(found.advice()) == 4
+    assert len(found.advice()) == 5
     best = found.best("one")
     assert best is not None
     assert best.latency_ms == min(row.latency_ms for row in found.rows if row.sessions == 1)

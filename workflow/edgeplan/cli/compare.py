@@ -26,7 +26,9 @@ def compare(
     device: Annotated[
         str, typer.Option("--device", "-d", help="Name of a device, or path of a device file: its processors are used.")
     ] = "cpu-onednn",
+    pair: Annotated[str, typer.Option(help="Pair of processors: its second one serves, too, alone and beside the first.")] = "",
     budget_seconds: Annotated[float, typer.Option(min=1.0, max=86400.0, help="Seconds that all of it may take.")] = 60.0,
+    at_once: Annotated[int, typer.Option(min=1, max=100_000, help="Requests that come at once, for that goal.")] = 16,
     engine: Annotated[str, typer.Option(help="Engines to compare: onnxruntime,openvino. Default: all that are known.")] = "",
     against: Annotated[
         str, typer.Option(help="Another ONNX file to hold the model against, or a file of what --json printed.")
@@ -44,6 +46,7 @@ def compare(
     allowed = share_of(fail_above) if fail_above else None
     found = api.compare(
         model, device=device, budget_seconds=budget_seconds, engine=tuple(filter(None, engine.split(","))), against=against,
+        pair=pair, at_once=at_once,
         preparation=preparation(shape, values, batch),
     )  # fmt: skip
     if as_json:
@@ -59,13 +62,15 @@ def compare(
 def print_comparison(found: Comparison) -> None:
     """Print what each way took, what did not run, and a sentence for each goal."""
     if found.rows:
-        table = _table("engine", "first, ms", "later, ms", "95 %", "a second", "MiB", "difference", "turns")
+        table = _table(
+            "engine", "first, ms", "later, ms", "95 %", "a second", f"{found.at_once} at once", "MiB", "difference", "turns"
+        )
         for row in found.rows:
             between = f"{_short(row.low_ms)} to {_short(row.high_ms)}"
             difference = "" if row.difference is None else f"{row.difference:.0e}{'' if row.is_right else ' WRONG'}"
             table.add_row(
                 row.name, f"{row.first_ms:.0f}", _short(row.latency_ms), between, f"{row.per_second:.4g}",
-                f"{row.peak_bytes / _MIB:.0f}", difference, str(len(row.latencies_ms)),
+                _short(row.at_once_ms), f"{row.peak_bytes / _MIB:.0f}", difference, str(len(row.latencies_ms)),
             )  # fmt: skip
         show(table)
     for left in found.left_out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,7 +14,8 @@ from edgeplan.comparing.against import in_turns, with_kept
 from edgeplan.comparing.bench import Bench
 from edgeplan.comparing.result import Comparison, Held, LeftOut, read
 from edgeplan.comparing.turns import Turns
-from edgeplan.comparing.ways import REFERENCE, Source, Way, engines, processors_of, ways
+from edgeplan.comparing.ways import REFERENCE, Source, Way, engines, pair_ways, processors_of, ways
+from edgeplan.devices.pairs import load_pair
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import EdgeplanError, ParamsError, require_known
 from edgeplan.graph.model_file import model_sha256
@@ -36,6 +38,8 @@ def compare(
     budget_seconds: float = 60.0,
     engine: Sequence[str] = (),
     against: FilePath = "",
+    pair: FilePath = "",
+    at_once: int = 16,
     preparation: Preparation | None = None,
     shape: Shapes | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
@@ -50,6 +54,8 @@ def compare(
         device: name of a device file, or a path to one: its processors are used, and plans are made for it.
         budget_seconds: that all of it may take.
         engine: those to compare; without any, all that are known; with a model to hold it against, ONNX Runtime.
+        pair: name of a pair file, or a path to one: its second processor serves alone, beside the first, and in a split.
+        at_once: requests that come at once, for one of the goals.
         against: ONNX file of another model, or a comparison that was kept as .json.
         preparation: as for `predict`; of the other model, too.
         shape: likewise.
@@ -69,6 +75,7 @@ def compare(
     kept = read(Path(against)) if Path(against).suffix == ".json" else None
     other = Path(against) if str(against) and kept is None else None
     names, processors = tuple(engine) or ((REFERENCE,) if other else engines()), processors_of(device)
+    two = load_pair(Path(pair) if isinstance(pair, os.PathLike) else pair) if pair else None
     held, left_out, interrupted = list[Held](), list[LeftOut](), False
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(ScratchFolder("compare")))
@@ -76,12 +83,14 @@ def compare(
         turns, benches = stack.enter_context(Turns()), list[Bench]()
         for path in filter(None, (Path(model), other)):
             source = prepare_file(path, wanted, scratch / f"{len(benches)}.onnx")
-            benches.append(Bench(turns, Source(source, scratch / f"of-{len(benches)}"), device, processors, budget))
+            benches.append(
+                Bench(turns, Source(source, scratch / f"of-{len(benches)}"), device, processors, budget, at_once, two)
+            )
         watch, references = Others(processors), References()
         clock = references.time(_LOOKS).compute_us
         try:
             if other is None:
-                benches[0].measure(ways(names, len(processors)))
+                benches[0].measure([*ways(names, len(processors)), *(pair_ways(two) if two else ())])
             for number, name in enumerate(names if other else ()):
                 way = Way(name, len(processors), 1)
                 try:
@@ -94,6 +103,7 @@ def compare(
         found = Comparison(
             model=Path(model).name, sha256=model_sha256(Path(model)), machine=fingerprint(), processors=processors,
             seconds=time.monotonic() - began, others=watch.share(), compute_us=min(clock, references.time(_LOOKS).compute_us),
-            rows=benches[0].rows, left_out=(*benches[0].left_out, *left_out), held=tuple(held), interrupted=interrupted,
+            at_once=at_once, rows=benches[0].rows,
+            left_out=(*benches[0].left_out, *left_out), held=tuple(held), interrupted=interrupted,
         )  # fmt: skip
     return found if kept is None else replace(found, held=with_kept(found, kept))

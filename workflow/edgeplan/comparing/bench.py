@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +11,9 @@ from statistics import median
 
 from edgeplan.comparing.intervals import around_median
 from edgeplan.comparing.result import LeftOut, Row
-from edgeplan.comparing.turns import Ran, Turns
-from edgeplan.comparing.ways import OWN, REFERENCE, Server, Source, Way, serve
+from edgeplan.comparing.turns import Ran, Session, Turns
+from edgeplan.comparing.ways import OWN, REFERENCE, SPLIT, Server, Source, Way, beside_cores, host_cores, serve
+from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.support.files import FilePath
@@ -68,10 +70,22 @@ class Bench:
         device: of the engine onednn, for plans.
         processors: that all sessions together may use.
         budget: seconds for all of it.
+        at_once: requests that come at once.
+        pair: whose second processor serves, too; None without.
     """
 
-    def __init__(self, turns: Turns, source: Source, device: FilePath, processors: tuple[int, ...], budget: TimeBudget) -> None:
+    def __init__(
+        self,
+        turns: Turns,
+        source: Source,
+        device: FilePath,
+        processors: tuple[int, ...],
+        budget: TimeBudget,
+        at_once: int = 1,
+        pair: PairFile | None = None,
+    ) -> None:
         self._turns, self._source, self._device, self._processors, self._budget = turns, source, device, processors, budget
+        self._at_once, self._pair = at_once, pair
         self._planning_seconds = min(_PLANNING_SHARE * budget.left_s, _PLANNING_SECONDS)
         self._servers, self._refused = dict[str, Server](), dict[str, EdgeplanError]()
         self._reference, self._differences = list[Array](), dict[str, float]()
@@ -93,7 +107,7 @@ class Bench:
         if name not in self._servers:
             seconds = self._planning_seconds if name == OWN else max(self._budget.left_s, 1.0)
             try:
-                self._servers[name] = serve(name, self._source, self._device, self._processors, seconds)
+                self._servers[name] = serve(name, self._source, self._device, self._processors, seconds, self._pair)
             except EdgeplanError as error:
                 self._refused[name] = error
                 raise
@@ -104,11 +118,11 @@ class Bench:
         self._take_reference()
         for way in wanted:
             tried = Tried(way)
-            if way.engine in self._refused:
+            if not self._refused.keys().isdisjoint(way.engines):
                 continue  # said once
             if self._budget.over:
                 self.left_out.append(LeftOut(way.name, "not tried: the time was over"))
-            elif (times := self._behind(way.engine)) > _HOPELESS:
+            elif not way.beside and (times := self._behind(way.engine)) > _HOPELESS:
                 self.left_out.append(LeftOut(way.name, f"not tried: its engine took {times:.1f} times as long as the best"))
             else:
                 self._tried.append(tried)
@@ -149,27 +163,57 @@ class Bench:
         """Run a way once, in new processes; one that fails is left out from then on."""
         way, began = tried.way, time.monotonic()
         try:
-            server = self.server(way.engine)
             runs = int(_SECONDS * 1e3 / tried.latencies_ms[-1]) if tried.turns else 0
-            sessions = [server.session(way.threads, place, runs) for place in way.places(self._processors)]
+            sessions, first = self._sessions(way, runs), way.engines[0]
             shortest = min((t.seconds for t in self._tried if t.turns), default=_PATIENCE_SECONDS)
             patience = min(max(self._budget.left_s, 1.0), _PATIENCE_SECONDS + _PATIENCE * shortest)
-            began, save = time.monotonic(), bool(self._reference) and way.engine not in self._differences
+            began, save = time.monotonic(), bool(self._reference) and first not in self._differences
             tried.turns += self._turns.run(sessions, seconds=_SECONDS, patience=patience, save=save)
             if save:
-                self._differences[way.engine] = relative_error(server.outputs(), self._reference)
+                self._differences[first] = relative_error(self.server(first).outputs(), self._reference)
         except EdgeplanError as error:
-            name = way.title if way.engine in self._refused else way.name
+            refused = [name for name in way.engines if name in self._refused]
+            name = Way("", 0, 0, refused[0]).title if refused else way.name
             self.left_out.append(LeftOut(name, error.reason if isinstance(error, ColdRunError) else error.what))
             tried.seconds = math.inf
         else:
             tried.seconds = time.monotonic() - began
 
+    def _sessions(self, way: Way, runs: int) -> list[Session]:
+        """Return the sessions of a way, those on the CPU first."""
+        cores, pair = self._processors, self._pair
+        found = list[Session]()
+        if way.engine:
+            places = way.places(host_cores(pair) if pair and way.beside else cores)
+            found = [self.server(way.engine).session(way.threads, place, runs) for place in places]
+        if pair and way.beside:
+            found.append(self.server(way.beside).session(1, cores if way.beside == SPLIT else beside_cores(pair), runs))
+        return found
+
     def _row(self, tried: Tried) -> Row:
         way, latencies, (low, high, _) = tried.way, tried.latencies_ms, around_median(tried.latencies_ms)
         peak = max(sum(one.peak for one in ran) for ran in tried.turns)
+        differences = [self._differences[name] for name in way.engines if name in self._differences]
+        at_once = tuple(queued_ms([one.later_ms for one in ran], self._at_once) for ran in tried.turns)
         return Row(
-            way.name, way.engine, self._servers[way.engine].version, way.threads, way.sessions, median(tried.firsts_ms),
-            median(latencies), low, high, median(tried.rates), peak, self._differences.get(way.engine), tried.firsts_ms,
-            latencies, tried.rates,
+            way.name, "+".join(way.engines), ", ".join(self._servers[name].version for name in way.engines), way.threads,
+            len(tried.turns[0]), median(tried.firsts_ms), median(latencies), low, high, median(tried.rates), median(at_once),
+            peak, max(differences, default=None), tried.firsts_ms, latencies, tried.rates, at_once,
         )  # fmt: skip
+
+
+def queued_ms(each_ms: Sequence[float], requests: int) -> float:
+    """Return when the last of some requests is answered that come at once, each taken by the session that is free first.
+
+    Args:
+        each_ms: of a request, by session.
+        requests: how many.
+    """
+    free = [(ms, ms) for ms in each_ms]  # when it has answered its next one, and how long it takes
+    heapq.heapify(free)
+    last = 0.0
+    for _ in range(requests):
+        done, ms = heapq.heappop(free)
+        last = max(last, done)
+        heapq.heappush(free, (done + ms, ms))
+    return last

@@ -5,20 +5,33 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
+
+import numpy as np
 
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.opening import open_plan
+from edgeplan.support.tensors import write_outputs
 
 
 def main() -> None:
-    """Open the plan that the argument names, run it once, and again as it is asked."""
+    """Open the plan that the first argument names, run it once, and again as it is asked.
+
+    The second argument names a file of inputs, which are drawn without; `save` writes the outputs where the third one says.
+    """
+    folder, *files = sys.argv[1:]
     sys.stdin.readline()
     start = time.perf_counter()
-    with open_plan(sys.argv[1]) as session:
-        inputs, opened = random_inputs_of(session.inputs), time.perf_counter()
-        session.run(inputs)
+    with open_plan(folder) as session:
+        inputs = dict(np.load(files[0], allow_pickle=False)) if files else random_inputs_of(session.inputs)
+        opened = time.perf_counter()
+        outputs = session.run(inputs)
         print(json.dumps({"open": opened - start, "first_run": time.perf_counter() - opened}), flush=True)
-        for _ in sys.stdin:
+        for line in sys.stdin:
+            if line.strip() == "save":
+                write_outputs(Path(files[1]), outputs)
+                print(json.dumps({"saved": 1}), flush=True)
+                continue
             start = time.perf_counter()
             session.run(inputs)
             print(json.dumps({"run": time.perf_counter() - start}), flush=True)

@@ -13,7 +13,7 @@ from edgeplan.chapters.partition.checked.fastest import fastest
 from edgeplan.errors import FormatError, ParamsError, SlowerError
 from edgeplan.measurement.process.job import STOCK_TOLERANCE
 
-Goal = Literal["one", "many", "memory", "start"]
+Goal = Literal["one", "at_once", "many", "memory", "start"]
 Verdict = Literal["slower", "faster", "the same", "not told apart", "not known"]
 _MIB = 1 << 20
 
@@ -32,9 +32,10 @@ class Row:
         latency_ms: of a later request, while all sessions serve.
         low_ms, high_ms: 95 % interval of that median; the range where there are fewer than six turns.
         per_second: requests a second, of all sessions together.
+        at_once_ms: of so many requests that come at once, from one queue; by the later requests of each session.
         peak_bytes: the most memory of all sessions together; pages that they share are counted in each.
         difference: largest one of the outputs from ONNX Runtime's, relative to the largest magnitude; None where not known.
-        firsts_ms, latencies_ms, rates: by turn.
+        firsts_ms, latencies_ms, rates, at_onces_ms: by turn.
     """
 
     name: str
@@ -47,11 +48,13 @@ class Row:
     low_ms: float
     high_ms: float
     per_second: float
+    at_once_ms: float
     peak_bytes: int
     difference: float | None
     firsts_ms: tuple[float, ...]
     latencies_ms: tuple[float, ...]
     rates: tuple[float, ...]
+    at_onces_ms: tuple[float, ...]
 
     @property
     def is_right(self) -> bool:
@@ -104,6 +107,7 @@ class Comparison:
         seconds: that all of it took.
         others: share of the processors' time that other work had.
         compute_us: time of a load of reference, as a yardstick of the machine's clock.
+        at_once: requests that come at once.
         rows: by way.
         left_out: what did not run.
         held: how the model ran beside another; empty where none was given.
@@ -118,6 +122,7 @@ class Comparison:
     seconds: float
     others: float
     compute_us: float
+    at_once: int
     rows: tuple[Row, ...]
     left_out: tuple[LeftOut, ...] = ()
     held: tuple[Held, ...] = ()
@@ -129,7 +134,7 @@ class Comparison:
         return min(self._for(goal), key=_COSTS[goal], default=None)
 
     def _for(self, goal: Goal) -> list[Row]:
-        return [row for row in self.rows if row.is_right and (row.sessions == 1 or goal == "many")]
+        return [row for row in self.rows if row.is_right and (row.sessions == 1 or goal in ("many", "at_once"))]
 
     def advice(self) -> tuple[str, ...]:
         """Return a sentence for each goal."""
@@ -138,6 +143,7 @@ class Comparison:
     def _advised(self, goal: Goal, best: Row) -> str:
         told = {
             "one": f"one request: {best.name}: {best.latency_ms:.4g} ms ({best.low_ms:.4g} to {best.high_ms:.4g})",
+            "at_once": f"{self.at_once} at once: {best.name}: {best.at_once_ms:.4g} ms until the last is answered",
             "many": f"per second: {best.name}: {best.per_second:.4g} requests",
             "memory": f"least memory: {best.name}: {best.peak_bytes / _MIB:.4g} MiB",
             "start": f"first answer: {best.name}: {best.first_ms:.4g} ms after its process is started",
@@ -173,6 +179,7 @@ class Comparison:
 
 _COSTS: Mapping[Goal, Callable[[Row], float]] = {
     "one": lambda row: row.latency_ms,
+    "at_once": lambda row: row.at_once_ms,
     "many": lambda row: 1 / row.per_second,
     "memory": lambda row: row.peak_bytes,
     "start": lambda row: row.first_ms,
@@ -180,6 +187,7 @@ _COSTS: Mapping[Goal, Callable[[Row], float]] = {
 #: What a way costs in each turn.
 _TURNS: Mapping[Goal, Callable[[Row], list[float]]] = {
     "one": lambda row: list(row.latencies_ms),
+    "at_once": lambda row: list(row.at_onces_ms),
     "many": lambda row: [1 / rate for rate in row.rates],
     "memory": lambda row: [row.peak_bytes],
     "start": lambda row: list(row.firsts_ms),

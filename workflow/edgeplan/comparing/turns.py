@@ -101,9 +101,7 @@ class Turns:
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
-        told = json.loads(answer) if answer else {"error": "the process that starts sessions ended"}
+        told: dict[str, Any] = json.loads(answer) if answer else {"error": "the process that starts sessions ended"}
         if "error" in told:
             raise ColdRunError(told["error"], next_step="correct what it complains of, or leave it out")
-        return [
-            [Ran(one["first_ms"], tuple(map(tuple, one["blocks"])), one["peak"]) for one in group] for group in told["groups"]
-        ]
+        return [[Ran.told(one) for one in group] for group in told["groups"]]

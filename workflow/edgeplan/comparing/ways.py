@@ -16,11 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
+from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
 from edgeplan.chapters.cold_start.measuring.variants import on_cores
 from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
 from edgeplan.chapters.cold_start.planners.registry import plan
+from edgeplan.chapters.partition.checked.planning import checked_plan
 from edgeplan.comparing.turns import Session
 from edgeplan.devices.config import load_device
+from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.registry import SETTINGS, owner, setting, version_of
 from edgeplan.measurement.process.child import prepare_offline
 from edgeplan.measurement.process.inputs import random_inputs
@@ -38,29 +41,47 @@ from edgeplan.support.files import FilePath
 from edgeplan.support.tensors import Array, read_arrays, write_arrays, write_outputs
 from edgeplan.support.workers import ColdRunError
 
-#: The engine that outputs are compared with, and a plan of this package.
-REFERENCE, OWN = "onnxruntime", "edgeplan"
+#: The engine that outputs are compared with, and plans of this package: on the CPU, on a pair's second processor, on both.
+REFERENCE, OWN, OWN_GPU, SPLIT = "onnxruntime", "edgeplan", "edgeplan-gpu", "edgeplan-split"
+_OWN_TITLES = {OWN: "edgeplan", OWN_GPU: "edgeplan on the second processor", SPLIT: "edgeplan on both, operators split"}
+_STOCK_GPU = "onnxruntime-cuda"
+_SPLIT_SECONDS = 60.0  # a split is not planned where less is left
 _LEAST_RUNS = 3  # of a program that is told how often it runs when it is started
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way serves by an engine, on so many threads a session, by so many sessions at once."""
+    """A way serves by an engine, on so many threads a session, by so many sessions at once.
+
+    Attributes:
+        engine: on the CPU; "" where nothing serves there.
+        threads, sessions: of it.
+        beside: what serves by one session more on a pair's second processor, or on both; "" without.
+    """
 
     engine: str
     threads: int
     sessions: int
+    beside: str = ""
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Return what serves."""
+        return tuple(filter(None, (self.engine, self.beside)))
 
     @property
     def title(self) -> str:
-        """Return the name of the engine for people."""
-        return OWN if self.engine == OWN else setting(self.engine).title
+        """Return the names of its engines for people."""
+        return " beside ".join(_OWN_TITLES.get(name) or setting(name).title for name in self.engines)
 
     @property
     def name(self) -> str:
         """Return the name of the way for people."""
+        if not self.sessions:
+            return self.title
         threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
-        return f"{self.title}, {threads if self.sessions == 1 else f'{self.sessions} sessions of {threads}'}"
+        sessions = threads if self.sessions == 1 else f"{self.sessions} sessions of {threads}"
+        return ", ".join((self.title, f"{sessions} on the first" if self.beside else sessions))
 
     def places(self, processors: Sequence[int]) -> list[tuple[int, ...]]:
         """Return the processors of each session: as many as it has threads."""
@@ -85,6 +106,26 @@ def ways(names: Sequence[str], count: int) -> list[Way]:
     sizes = dict.fromkeys((count, 1, max(1, count // 2)))
     shapes = dict.fromkeys([*((size, count // size) for size in sizes), *((size, 1) for size in sizes)])
     return [Way(name, threads, sessions) for threads, sessions in shapes for name in names]
+
+
+def pair_ways(pair: PairFile) -> list[Way]:
+    """Return what a pair adds: its second processor alone, from one queue with sessions on the first, and plans that split."""
+    device, count = pair.devices()[1], len(host_cores(pair))
+    whole = device.engine == "cuda" and "multiprocessors" not in device.options  # a stock engine cannot be kept to a part
+    gpus = (OWN_GPU, *([_STOCK_GPU] if whole else []))
+    shared = [Way(REFERENCE, threads, count // threads, gpu) for threads in dict.fromkeys((count, 1)) if count for gpu in gpus]
+    return [*(Way("", 0, 0, gpu) for gpu in gpus), *shared, Way("", 0, 0, SPLIT)]
+
+
+def host_cores(pair: PairFile) -> tuple[int, ...]:
+    """Return the cores of the first processor that the second leaves to it: a device of its own needs one for its driver."""
+    return tuple(core for core in pair.processors[0].cores if core not in beside_cores(pair))
+
+
+def beside_cores(pair: PairFile) -> tuple[int, ...]:
+    """Return where the process of the second processor runs."""
+    host, other = pair.processors
+    return other.cores or host.cores[:1]
 
 
 class Source:
@@ -131,8 +172,7 @@ class _Stock(Server):
         return Session(words_of(self._name, self._artefact, threads, self._inputs, self._outputs), processors)
 
     def outputs(self) -> list[Array]:
-        with np.load(self._outputs, allow_pickle=False) as found:
-            return [found[name] for name in found.files]
+        return _read(self._outputs)
 
 
 class _Own(Server):
@@ -160,6 +200,33 @@ class _Own(Server):
         return [*read_arrays(self._source.folder / "outputs", read_folder(self._widest).head.outputs).values()]
 
 
+class _Opened(Server):
+    """A plan of a pair serves, opened by this package: of its second processor alone, or of both."""
+
+    def __init__(self, name: str, source: Source, pair: PairFile, seconds: float) -> None:
+        self._folder, self._outputs = source.folder / name, source.folder / f"{name}.npz"
+        self._words = (str(self._folder), str(source.folder / "inputs.npz"), str(self._outputs))
+        if name == OWN_GPU:
+            plan_gpu_start(source.path, self._folder, pair.devices()[1])
+        elif seconds < _SPLIT_SECONDS:
+            raise ColdRunError(f"not tried: planning it takes {_SPLIT_SECONDS:.0f} s, and {seconds:.0f} are left")
+        else:
+            checked_plan(pair, source.path, self._folder)
+        self.version = read_folder(self._folder).made_for.driver
+
+    def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
+        del threads, runs
+        return Session((sys.executable, "-m", "edgeplan.comparing.opened", *self._words), processors)
+
+    def outputs(self) -> list[Array]:
+        return _read(self._outputs)
+
+
+def _read(path: Path) -> list[Array]:
+    with np.load(path, allow_pickle=False) as found:
+        return [found[name] for name in found.files]
+
+
 def _narrow(made: ColdStartPlan, model: Path, folder: Path, threads: int) -> None:
     """Write the plan for fewer cores, by the costs that were measured for all of them."""
     profiles = on_cores(made.profiles, threads)
@@ -185,7 +252,9 @@ def plan_session(folder: Path, processors: tuple[int, ...], runs: int, *words: s
     return Session((PROGRAM, *words_for(str(folder), str(count)), "--json", *words), processors, lines=False)
 
 
-def serve(name: str, source: Source, device: FilePath, processors: Sequence[int], seconds: float) -> Server:
+def serve(
+    name: str, source: Source, device: FilePath, processors: Sequence[int], seconds: float, pair: PairFile | None = None
+) -> Server:
     """Make what serves a model by an engine.
 
     Args:
@@ -194,10 +263,13 @@ def serve(name: str, source: Source, device: FilePath, processors: Sequence[int]
         device: of the engine onednn, for plans.
         processors: that all sessions together may use.
         seconds: that making it may take, as far as can be held.
+        pair: for plans of its second processor, and of both.
 
     Raises:
         EdgeplanError: the engine is not installed, or cannot serve the model.
     """
     if name == OWN:
         return _Own(source, device, processors, seconds)
+    if pair is not None and name in _OWN_TITLES:
+        return _Opened(name, source, pair, seconds)
     return _Stock(name, source, len(processors), seconds)
