@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_pairs import PAIR
 from streamed_models import plain_model
 
 from edgeplan.comparing import api
 from edgeplan.comparing.result import Comparison, read
 from edgeplan.comparing.turns import Turns
-from edgeplan.comparing.ways import OWN, REFERENCE, Way, engines
+from edgeplan.comparing.ways import OWN, OWN_GPU, REFERENCE, SPLIT, Way, engines, pair_ways, processors_of
+from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError, ParamsError, SlowerError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
@@ -98,6 +100,17 @@ def test_the_budget_holds_and_what_had_no_time_is_named(model: Path) -> None:
     found = api.compare(model, budget_seconds=3)
     assert found.seconds < 3 + _SLACK_SECONDS
     assert any("the time was over" in left.reason for left in found.left_out)
+
+
+@pytest.mark.skipif(len(processors_of("cpu-onednn")) < 2, reason="a pair of one processor")
+def test_a_pair_serves_by_its_second_processor_beside_the_first_and_split(tmp_path: Path) -> None:
+    found = api.compare(_convolutions(tmp_path, 3), pair=PAIR, budget_seconds=120, engine=(REFERENCE,))
+    told = {"+".join(way.engines) for way in pair_ways(load_pair(PAIR))}
+    assert told == {OWN_GPU, f"{REFERENCE}+{OWN_GPU}", SPLIT}
+    assert told <= {row.engine for row in found.rows}, found.left_out
+    shared = next(row for row in found.rows if row.engine == f"{REFERENCE}+{OWN_GPU}")
+    assert shared.sessions == 2
+    assert all(row.is_right and row.difference is not None for row in found.rows)
 
 
 def test_an_interrupt_keeps_what_is_known(edgeplan: Edgeplan, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

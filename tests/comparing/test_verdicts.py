@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edgeplan.comparing.against import judged, with_kept
+from edgeplan.comparing.bench import queued_ms
 from edgeplan.comparing.intervals import around_median
 from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, read, share_of
 from edgeplan.comparing.ways import Way, processors_of, ways
@@ -21,13 +22,14 @@ def _row(engine: str = "onnxruntime", ms: float = 10.0, **other: object) -> Row:
     times = tuple(ms * k for k in (0.99, 1.0, 1.01, 1.0, 0.995, 1.005, 1.0, 1.0))
     firsts, rates = tuple(20 * t for t in times), tuple(1e3 / t for t in times)
     row = Row(
-        engine.upper(), engine, "1", 2, 1, 20 * ms, ms, 0.99 * ms, 1.01 * ms, 1e3 / ms, 1 << 26, None, firsts, times, rates
-    )
+        engine.upper(), engine, "1", 2, 1, 20 * ms, ms, 0.99 * ms, 1.01 * ms, 1e3 / ms, 16 * ms, 1 << 26, None,
+        firsts, times, rates, tuple(16 * t for t in times),
+    )  # fmt: skip
     return replace(row, **other)  # type: ignore[arg-type]
 
 
 def _found(*rows: Row, **other: object) -> Comparison:
-    found = Comparison("net.onnx", "0" * 64, "f", (0, 1), 60.0, 0.0, 100.0, rows)
+    found = Comparison("net.onnx", "0" * 64, "f", (0, 1), 60.0, 0.0, 100.0, 16, rows)
     return replace(found, **other)  # type: ignore[arg-type]
 
 
@@ -40,6 +42,13 @@ def test_intervals_hold_the_median_as_often_as_they_say(level: float, count: int
     held = np.mean([low <= 1.0 <= high for low, high, _ in ends])
     assert all(sure for *_, sure in ends) == (1 - 2 * 0.5**count >= level)
     assert held >= min(level, 1 - 2 * 0.5**count) - 3 * (0.25 / 4000) ** 0.5
+
+
+def test_a_queue_is_taken_from_by_the_session_that_is_free_first() -> None:
+    assert queued_ms([5.0], 3) == 15.0
+    assert queued_ms([2.0, 3.0], 3) == 4.0
+    assert queued_ms([1.0, 10.0], 4) == 10.0, "a slow session takes one, too"
+    assert queued_ms([2.0] * 4, 16) == 8.0
 
 
 def test_one_value_is_its_own_interval_and_not_sure() -> None:
@@ -101,13 +110,15 @@ def test_what_is_no_share_is_refused(text: str) -> None:
 
 def test_each_goal_has_the_way_that_is_best_for_it() -> None:
     one, many = _row(ms=10.0), _row("openvino", 15.0, sessions=2, per_second=133.0, rates=(133.0,) * 8, peak_bytes=1 << 20)
+    many = replace(many, at_once_ms=120.0, at_onces_ms=(120.0,) * 8)
     small, wrong = _row("ncnn", 30.0, peak_bytes=1 << 22, first_ms=50.0), _row("litert", 1.0, difference=0.1)
     found = _found(one, many, small, wrong)
-    assert [found.best(goal) for goal in ("one", "many", "memory", "start")] == [one, many, small, small]
+    assert [found.best(goal) for goal in ("one", "at_once", "many", "memory", "start")] == [one, many, many, small, small]
     told = found.advice()
-    assert [line.split(":")[0] for line in told] == ["one request", "per second", "least memory", "first answer"]
+    assert [line.split(":")[0] for line in told] == ["one request", "16 at once", "per second", "least memory", "first answer"]
     assert "NCNN takes 3 times as long" in told[0]
-    assert "OPENVINO: 133 requests; ONNXRUNTIME takes 1.33 times" in told[1]
+    assert "OPENVINO: 120 ms until the last is answered; ONNXRUNTIME takes 1.33 times" in told[1]
+    assert "OPENVINO: 133 requests; ONNXRUNTIME takes 1.33 times" in told[2]
 
 
 def test_ways_that_are_as_good_are_said_not_to_be_told_apart() -> None:

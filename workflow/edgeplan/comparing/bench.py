@@ -209,11 +209,9 @@ def queued_ms(each_ms: Sequence[float], requests: int) -> float:
         each_ms: of a request, by session.
         requests: how many.
     """
-    free = [(ms, ms) for ms in each_ms]  # when it has answered its next one, and how long it takes
-    heapq.heapify(free)
-    last = 0.0
+    free, last = [(0.0, ms) for ms in sorted(each_ms)], 0.0  # a heap: when a session is free, and how long it takes
     for _ in range(requests):
-        done, ms = heapq.heappop(free)
-        last = max(last, done)
-        heapq.heappush(free, (done + ms, ms))
+        since, ms = free[0]
+        heapq.heapreplace(free, (since + ms, ms))
+        last = max(last, since + ms)
     return last

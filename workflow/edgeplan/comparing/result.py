@@ -16,6 +16,7 @@ from edgeplan.measurement.process.job import STOCK_TOLERANCE
 Goal = Literal["one", "at_once", "many", "memory", "start"]
 Verdict = Literal["slower", "faster", "the same", "not told apart", "not known"]
 _MIB = 1 << 20
+_APART = 1.01  # ways within a hundredth of each other are as good
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class Comparison:
         found = fastest({row.name: _TURNS[goal](row) for row in self._for(goal)}, way=best.name)
         if goal == "memory" or not found.next_best:
             return told
-        unsure = "" if found.low > 1 else ": they are not told apart"
+        unsure = "" if found.low > _APART else ": they are not told apart"
         return f"{told}; {found.next_best} takes {found.margin:.3g} times as long ({found.low:.3g} to {found.high:.3g}){unsure}"
 
     def require(self, allowed: float) -> None:
