@@ -225,6 +225,15 @@ def test_a_model_is_swept_where_it_runs(pair: Opened, subject: SweptModel) -> No
 
 
 @needs_a_pair
+def test_no_split_is_measured_where_handing_over_takes_longer(pair: Opened, subject: SweptModel) -> None:
+    found = own_times(pair, subject, hand_over_ms=1e3, runs=2)
+    assert not found.splits
+    assert not any(found.dimension)
+    costs = own_costs(found, names=pair.names, handshake_ms=1e3)
+    assert {place for places in costs.assigned for place in places} <= {0, 1}
+
+
+@needs_a_pair
 def test_a_plan_without_predictors_is_swept_checked_and_run(workspace: Path, pair: Opened, model: Path) -> None:
     del pair  # only whether it is there
     done = CliRunner().invoke(

@@ -101,7 +101,8 @@ def summary(plan: PartitionPlan) -> list[str]:
         f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted",
         f"  proof       {proof(plan)}, for these costs and the admitted splits",
         f"  against     {escaped(single)} alone, the better single processor: {plan.better_single_ms:.4g} ms, x {gain:.2f}",
-        f"  split       {split} of {len(plan.steps)} operators; of {plan.admitted_splits} a split gains more than its error",
+        f"  split       {'' if split else 'do not: '}{split} of {len(plan.steps)} operators; "
+        f"of {plan.admitted_splits} a split gains more than its error",
         f"  planned in  {plan.planning_ms / 1e3:.2f} s",
     ]
 

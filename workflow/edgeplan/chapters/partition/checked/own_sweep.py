@@ -143,8 +143,16 @@ def moving_of(gpu: Processor) -> Moving:
     return Moving(max(small - rate * _MOVED[0], 0.0), rate)
 
 
-def own_times(pair: Opened, subject: SweptModel, runs: int = RUNS, splits: int = SPLITS) -> OwnTimes:
-    """Measure the steps of a model on a pair whose GPU notes times."""
+def own_times(pair: Opened, subject: SweptModel, hand_over_ms: float = 0.0, runs: int = RUNS, splits: int = SPLITS) -> OwnTimes:
+    """Measure the steps of a model on a pair whose GPU notes times.
+
+    Args:
+        pair: opened.
+        subject: the model.
+        hand_over_ms: until a processor goes on behind the other: a step that even parts of would not gain as much stays whole.
+        runs: inferences of each session that count.
+        splits: sessions in which steps are split.
+    """
     lowered, refused, block = subject.lowered, on_gpu(pair, subject), pair.block
     over, why = [], []
     for step, lacking in zip(lowered.steps, refused, strict=True):
@@ -160,7 +168,11 @@ def own_times(pair: Opened, subject: SweptModel, runs: int = RUNS, splits: int =
     for first in dict.fromkeys(found.twin):
         own = [k for k, twin in enumerate(found.twin) if twin == first]
         cpu = quantile(on_cpu.parts[0][:, own])
-        found.whole[first] = [cpu, cpu if refused[first] else quantile(on_other.parts[1][:, own])]
+        gpu = cpu if refused[first] else quantile(on_other.parts[1][:, own])
+        found.whole[first] = [cpu, gpu]
+        if over[first] is not None and not gains(cpu, gpu, hand_over_ms):
+            for k in own:
+                over[k], why[k] = None, "handing over takes longer than the best split would gain"
     of_cpu = quantile(on_cpu.whole - on_cpu.busy) / max(len(refused), 1)
     of_gpu = quantile(on_other.whole - on_other.busy) - on_other.moved_ms - of_cpu * lanes.count(0)
     own_gpu, hand_overs = max(of_gpu, 0.0) / max(sum(lanes), 1), []
@@ -175,6 +187,11 @@ def own_times(pair: Opened, subject: SweptModel, runs: int = RUNS, splits: int =
         hand_overs.append((beyond - own_gpu * on[1] - of_cpu * (len(assigned) - count)) / count)
     found.beyond = Beyond((max(of_cpu, 0.0), own_gpu), max(min(hand_overs, default=0.0), 0.0))
     return found
+
+
+def gains(cpu_ms: float, gpu_ms: float, hand_over_ms: float) -> bool:
+    """Tell whether parts that end together, each as fast as its share of the whole, gain more than handing over takes."""
+    return cpu_ms * gpu_ms / max(cpu_ms + gpu_ms, 1e-9) + hand_over_ms < min(cpu_ms, gpu_ms)
 
 
 def _note(found: OwnTimes, assigned: Sequence[Assignment], spans: Spans) -> None:

@@ -141,9 +141,9 @@ class CheckedPlanning:
         """The plan from the model's own times."""
         subject = self.subject
         with self.clock.part("sweep"):
-            times = own_times(both, subject)
-            self.cpu_ms = [times.whole[first][0] for first in times.twin]
             handshake_ms = handshake(*both.processors, both.synchronisation, _HANDSHAKES).median_us / 1e3
+            times = own_times(both, subject, handshake_ms)
+            self.cpu_ms = [times.whole[first][0] for first in times.twin]
         with self.clock.part("plan"):
             costs = own_costs(times, names=both.names, handshake_ms=handshake_ms)
             made = plan(costs.costs)
