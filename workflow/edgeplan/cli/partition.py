@@ -97,12 +97,12 @@ def summary(plan: PartitionPlan) -> list[str]:
     split = sum(step.on == "split" for step in plan.steps)
     single = plan.processors[plan.better_single == "gpu"]
     gain = plan.better_single_ms / plan.makespan_ms if plan.makespan_ms else 1.0
+    many = split or "do not: none"
     return [
         f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted",
         f"  proof       {proof(plan)}, for these costs and the admitted splits",
         f"  against     {escaped(single)} alone, the better single processor: {plan.better_single_ms:.4g} ms, x {gain:.2f}",
-        f"  split       {'' if split else 'do not: '}{split} of {len(plan.steps)} operators; "
-        f"of {plan.admitted_splits} a split gains more than its error",
+        f"  split       {many} of {len(plan.steps)} operators; of {plan.admitted_splits} a split gains more than its error",
         f"  planned in  {plan.planning_ms / 1e3:.2f} s",
     ]
 
