@@ -11,6 +11,7 @@ import pytest
 
 from edgeplan.comparing.against import judged, with_kept
 from edgeplan.comparing.bench import queued_ms
+from edgeplan.comparing.chart import write_chart
 from edgeplan.comparing.intervals import around_median
 from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, read, share_of
 from edgeplan.comparing.ways import Way, processors_of, ways
@@ -124,6 +125,14 @@ def test_each_goal_has_the_way_that_is_best_for_it() -> None:
 def test_ways_that_are_as_good_are_said_not_to_be_told_apart() -> None:
     (line, *_) = _found(_row(ms=10.0), _row("ncnn", 10.01)).advice()
     assert "not told apart" in line
+
+
+def test_a_chart_has_a_marker_for_each_right_way(tmp_path: Path) -> None:
+    found = _found(_row(), _row("openvino", 5.0, sessions=2), _row("ncnn", 1.0, difference=0.5))
+    write_chart(found, tmp_path / "chart.svg")
+    drawn = (tmp_path / "chart.svg").read_text()
+    assert all(told in drawn for told in ("ONNXRUNTIME", "OPENVINO", "requests a second", "net.onnx"))
+    assert "NCNN" not in drawn
 
 
 def test_nothing_that_ran_gives_no_advice() -> None:

@@ -34,6 +34,7 @@ def compare(
         str, typer.Option(help="Another ONNX file to hold the model against, or a file of what --json printed.")
     ] = "",
     fail_above: Annotated[str, typer.Option(help="End with exit code 15 if it is for certain slower by more, as in 5%.")] = "",
+    chart: Annotated[Path | None, typer.Option(help="File to draw speed against rate to, as SVG.")] = None,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -49,6 +50,10 @@ def compare(
         pair=pair, at_once=at_once,
         preparation=preparation(shape, values, batch),
     )  # fmt: skip
+    if chart is not None:
+        from edgeplan.comparing.chart import write_chart  # noqa: PLC0415  matplotlib takes as long to be imported
+
+        write_chart(found, chart)
     if as_json:
         say(json.dumps(found.document(), indent=2))
     else:
