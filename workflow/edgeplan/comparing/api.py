@@ -90,7 +90,7 @@ def compare(
         clock = references.time(_LOOKS).compute_us
         try:
             if other is None:
-                benches[0].measure([*ways(names, len(processors)), *(pair_ways(two) if two else ())])
+                benches[0].measure([*ways(names, len(processors)), *(pair_ways(two, names) if two else ())])
             for number, name in enumerate(names if other else ()):
                 way = Way(name, len(processors), 1)
                 try:

@@ -45,7 +45,7 @@ from edgeplan.support.workers import ColdRunError
 REFERENCE, OWN, OWN_GPU, SPLIT = "onnxruntime", "edgeplan", "edgeplan-gpu", "edgeplan-split"
 _OWN_TITLES = {OWN: "edgeplan", OWN_GPU: "edgeplan on the second processor", SPLIT: "edgeplan on both, operators split"}
 _STOCK_GPU = "onnxruntime-cuda"
-_SPLIT_SECONDS = 60.0  # a split is not planned where less is left
+_SPLIT_SECONDS = 25.0  # a split is not planned where less is left
 _LEAST_RUNS = 3  # of a program that is told how often it runs when it is started
 
 
@@ -108,12 +108,14 @@ def ways(names: Sequence[str], count: int) -> list[Way]:
     return [Way(name, threads, sessions) for threads, sessions in shapes for name in names]
 
 
-def pair_ways(pair: PairFile) -> list[Way]:
+def pair_ways(pair: PairFile, names: Sequence[str]) -> list[Way]:
     """Return what a pair adds: its second processor alone, from one queue with sessions on the first, and plans that split."""
     device, count = pair.devices()[1], len(host_cores(pair))
     whole = device.engine == "cuda" and "multiprocessors" not in device.options  # a stock engine cannot be kept to a part
     gpus = (OWN_GPU, *([_STOCK_GPU] if whole else []))
-    shared = [Way(REFERENCE, threads, count // threads, gpu) for threads in dict.fromkeys((count, 1)) if count for gpu in gpus]
+    # costs of our plans are known for all processors and for one
+    sizes = [one for one in ((REFERENCE, count), (REFERENCE, 1), (OWN, 1)) if count and one[0] in names]
+    shared = [Way(name, threads, count // threads, gpu) for name, threads in dict.fromkeys(sizes) for gpu in gpus]
     return [*(Way("", 0, 0, gpu) for gpu in gpus), *shared, Way("", 0, 0, SPLIT)]
 
 
