@@ -10,7 +10,6 @@ import pytest
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
-from edgeplan.chapters.prediction.models import graphs, read_models
 from edgeplan.chapters.prediction.sampling.prior import (
     TABLE5_IN_CHANNELS,
     TABLE5_KERNELS,
@@ -22,6 +21,7 @@ from edgeplan.chapters.prediction.sampling.prior import (
 )
 from edgeplan.chapters.prediction.sampling.sweeps import check_graphs, random_graphs, sweep_graphs
 from edgeplan.chapters.prediction.stages import zoo
+from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs

@@ -352,3 +352,23 @@ def test_figures_of_intervals_are_of_models_that_have_one() -> None:
     known = {"unseen.models": 4, "unseen.within_10pct": 0.5}
     assert unseen.model_figures(models) == pytest.approx({**known, "unseen.interval_coverage_90": 2 / 3})
     assert unseen.model_figures(models.assign(low_ms=np.nan)) == known
+
+
+def test_nodes_that_a_family_spends_its_time_in_are_measured_early_and_each_key_is() -> None:
+    """Cells repeat a few nodes many times; drawn alike, they would be lost among those of models that never repeat one."""
+    cells = [product(64, 64, 64 + place) for place in range(3)]
+    others = [product(64, 64, 128 + place) for place in range(400)]
+    told = pd.DataFrame(
+        [(f"cells-{k}", "cells", config.to_json(), 10) for k in range(4) for config in cells]
+        + [(f"others-{k}", "others", config.to_json(), 1) for k, config in enumerate(others)]
+        + [("others-0", "others", relu(64).to_json(), 1)],
+        columns=["model_id", "family", "config", "times"],
+    )
+    pool = [Candidate(config, 0, "cells-0", "cells") for config in cells]
+    pool += [Candidate(config, 0, f"others-{k}", "others") for k, config in enumerate(others)]
+    pool.append(Candidate(relu(64), 0, "others-0", "others"))
+    found = sampling.by_weight(pool, told, 1)
+    assert sorted(one.config.key for one in found) == sorted(one.config.key for one in pool)
+    assert {config.key for config in cells} <= {one.config.key for one in found[:20]}
+    assert relu(64).key in {one.config.key for one in found[:3]}
+    assert [one.config.key for one in sampling.by_weight(pool, told, 1)] == [one.config.key for one in found]

@@ -149,3 +149,11 @@ def test_weights_spill_over_the_last_cache_and_nothing_else_does() -> None:
     assert not terms(table.sizes)[:, SPILLED].any()
     assert np.isfinite(logs(table.sizes)).all()
     assert terms(table.sizes)[:, TERMS.index("weights")].tolist() == [4 << 20, 0]
+
+
+def test_changes_of_layout_have_a_key_for_each_way() -> None:
+    one = (Operand("float32", (1, 16, 8, 8)),)
+    ways = [("nchw", "nhwc"), ("nhwc", "nchw"), ("nchw", "blocked16")]
+    told = [describe(NodeConfig("Reorder", attributes=(("from", a), ("to", b)), inputs=one, outputs=one)) for a, b in ways]
+    assert {kind for kind, *_ in told} == {"move"}
+    assert len({key for _, key, *_ in told}) == len(ways)

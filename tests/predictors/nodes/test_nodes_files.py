@@ -60,6 +60,12 @@ def test_an_empty_predictor_is_kept(tmp_path: Path) -> None:
     )
 
 
+def test_a_kind_whose_nodes_are_all_alike_is_kept(tmp_path: Path) -> None:
+    kernels = learn(samples([node("Erf", [(3, 5)], (3, 5))] * 12), CACHE, SETTINGS)
+    save(NodePredictor(kernels, Relation(call_us=2.5), Trust()), tmp_path)
+    assert load(tmp_path).predict(ONE).latency_us > 2.5
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", None])
 @pytest.mark.parametrize("name", [CARD, ARRAYS])
 def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes | None) -> None:

@@ -1,18 +1,36 @@
-"""Measures whole models, plain and unprofiled: those that are evaluated and those that calibrate the intervals."""
+"""Reads the models of models.parquet, and measures whole models, plain and unprofiled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+import pandas as pd
+
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import DeviceFile
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import AnySubject, Measurement
+from edgeplan.support.frames import read_parquet
+from edgeplan.zoo import FAMILIES, VariantSpec, build_variant
 
 #: Seconds: repeats closer than this meet the same moment of the machine and say nothing of the next one.
 APART_SECONDS = 120.0
+
+
+def read_models(path: Path, *, bases: bool, variants: bool) -> pd.DataFrame:
+    """Read rows of models.parquet: base models (index -1), evaluated variants, or both."""
+    table = read_parquet(path, "model_id", "family", "index", "spec", "macs", "memory_bytes")
+    return table[((table["index"] < 0) & bases) | ((table["index"] >= 0) & variants)].reset_index(drop=True)
+
+
+def graphs(table: pd.DataFrame) -> Iterator[Graph]:
+    """Yield the graphs of the rows, one at a time, as frameworks see them (see `simplify`)."""
+    for family, spec in zip(table["family"], table["spec"], strict=True):
+        yield simplify(build_variant(VariantSpec.from_json(spec)) if spec else FAMILIES[family].base())
 
 
 def open_bench(params: PredictionParams, device: DeviceFile, rows: Path) -> Bench:

@@ -77,6 +77,8 @@ class Process:
         features, ratios = features[kept], nine_digits_each(ratios[kept])
         mean, deviation = nine_digits_each(features.mean(axis=0)), nine_digits_each(features.std(axis=0))
         columns = np.flatnonzero(deviation > _LEAST_SPREAD)
+        if not columns.size:  # all rows are alike: what they have in common is learnt by any column
+            columns, deviation = np.zeros(1, np.int64), np.maximum(deviation, 1.0)
         points = (features[:, columns] - mean[columns]) / deviation[columns]
         points = points.astype(np.float32).astype(np.float64)  # as they are stored
         fitted = _fitted(points, ratios) if numbers is None else numbers

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.models import graphs
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
+from edgeplan.chapters.prediction.whole_models import graphs, measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import engine_class
 from edgeplan.measurement.records import AnySubject, FileSubject, Subject

@@ -12,9 +12,9 @@ from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
 from edgeplan.chapters.prediction.evaluation.page import prediction_report
 from edgeplan.chapters.prediction.executed import COLUMNS, executed_models
-from edgeplan.chapters.prediction.models import read_models
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.speed import speed_of
+from edgeplan.chapters.prediction.whole_models import read_models
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig

@@ -14,8 +14,8 @@ from edgeplan.chapters.prediction.fusion.detection import detect
 from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
 from edgeplan.chapters.prediction.fusion.verification import verify
-from edgeplan.chapters.prediction.models import graphs, read_models
 from edgeplan.chapters.prediction.settings import PredictionParams
+from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.base import EngineNode
 from edgeplan.engines.registry import engine_class, engine_protocol

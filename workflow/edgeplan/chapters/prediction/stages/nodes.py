@@ -15,10 +15,10 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction.executed import COLUMNS, node_rows
-from edgeplan.chapters.prediction.models import graphs, read_models
 from edgeplan.chapters.prediction.sampling.sweeps import check_graphs, random_graphs, sweep_graphs
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.stages.calibration import calibrating_models
+from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ModelError
 from edgeplan.graph.fusion_rules import read_rules

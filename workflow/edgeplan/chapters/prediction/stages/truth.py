@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.models import graphs, read_models
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.chapters.prediction.whole_models import APART_SECONDS, measure_shuffled, open_bench
+from edgeplan.chapters.prediction.whole_models import APART_SECONDS, graphs, measure_shuffled, open_bench, read_models
 from edgeplan.devices.config import load_device
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
