@@ -51,7 +51,7 @@ class Session:
             self.ask("")
 
     def ask(self, line: str) -> None:
-        """Write a line."""
+        """Write a line to the program."""
         assert self.process.stdin is not None  # noqa: S101  it is a pipe
         with contextlib.suppress(BrokenPipeError):  # how it ended is said where its answer is read
             self.process.stdin.write(f"{line}\n".encode())

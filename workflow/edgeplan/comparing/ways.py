@@ -66,7 +66,7 @@ class Way:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Return what serves."""
+        """Return the names of what serves."""
         return tuple(filter(None, (self.engine, self.beside)))
 
     @property
