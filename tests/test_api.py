@@ -75,7 +75,7 @@ _PREPARATION = {"shape", "set", "batch"}
     [
         (edgeplan.predict, predict, {}, set()),
         (edgeplan.measure, cli_measure.measure, {}, set()),
-        (edgeplan.compare, cli_compare.compare, {}, {"fail_above"}),
+        (edgeplan.compare, cli_compare.compare, {}, {"fail_above", "chart"}),
         (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set()),
         (edgeplan.plan_memory, cli_memory.plan_memory, {}, set()),
         (edgeplan.plan_partition, cli_partition.plan_partition, {}, {"compare"}),

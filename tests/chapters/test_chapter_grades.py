@@ -55,7 +55,7 @@ def test_noise_in_the_repeats_of_each_chapter_gives_each_grade(spread: float, ex
     again = np.maximum(noisy(40), 1 / noisy(40))
     pair = pd.DataFrame({"model": "a", "way": "ours", "repeat": again, "slowdown": np.nan})
     assert _of(partition_grade(PartitionEvidence("p", *[EMPTY] * 3, pair, *[EMPTY] * 2, {}))) == expected
-    assert _of(eop_grade(EopEvidence("p", EMPTY, EMPTY, pair, EMPTY, EMPTY, {}))) == expected
+    assert _of(eop_grade(EopEvidence("p", EMPTY, EMPTY, pair, EMPTY, {}))) == expected
 
 
 def test_the_same_layers_slower_beside_the_models_than_beside_the_samples_are_poor() -> None:
@@ -68,8 +68,8 @@ def test_the_same_layers_slower_beside_the_models_than_beside_the_samples_are_po
 
 def test_one_round_repeats_nothing() -> None:
     plans = pd.DataFrame({"repeat": [1.0] * 30})
-    assert eop_grade(EopEvidence("p", EMPTY, EMPTY, plans, EMPTY, EMPTY, {})) is None
-    alone = eop_grade(EopEvidence("p", EMPTY, EMPTY, plans, EMPTY, EMPTY, {SHARE: 0.25}))
+    assert eop_grade(EopEvidence("p", EMPTY, EMPTY, plans, EMPTY, {})) is None
+    alone = eop_grade(EopEvidence("p", EMPTY, EMPTY, plans, EMPTY, {SHARE: 0.25}))
     assert _of(alone) == "poor"
 
 

@@ -85,6 +85,7 @@ _HOLDERS = {
     "measurement/whole_model.py": "a model",
     "profiling/disk.py": "the disk",
     "profiling/profiler.py": "stages of kernels",
+    "comparing/api.py": "all ways to serve a model",
     "chapters/partition/api.py": "a model's own steps on a pair, and all ways to run it",
 }
 
