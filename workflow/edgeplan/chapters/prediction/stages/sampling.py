@@ -192,11 +192,7 @@ class Sampler:
                 break
             of_key = error.groupby("key")["error"].apply(lambda e: float(np.sqrt(np.mean(np.square(e))))).to_dict()
             worst = max(of_key.values())
-            # What is stored comes first: errors follow from times, which a store with more rows scales a little otherwise.
-            stored = [self.bench.has(one.subject) for one in left]
-            chosen = sorted(
-                enumerate(left), key=lambda one: (not stored[one[0]], one[0] / of_key.get(key_of(one[1].config), worst))
-            )
+            chosen = sorted(enumerate(left), key=lambda one: one[0] / of_key.get(key_of(one[1].config), worst))
             share = (budget - first) / settings.rounds
             left = self.spend([one for _, one in chosen], share, ADAPTIVE)
 
@@ -219,8 +215,6 @@ class Sampler:
         while left and self.seconds[sampler] < until and not self.bench.late:
             mean = self.seconds[sampler] / max(1, sum(row["sampler"] == sampler for row in self.rows)) or 0.1
             count = int(np.clip((until - self.seconds[sampler]) / mean, 1, _BATCH)) if np.isfinite(until) else _BATCH
-            stored = next((k for k, one in enumerate(left[:count]) if not self.bench.has(one.subject)), count)
-            count = stored or count  # stored nodes by themselves: they may be enough
             batch, left = left[:count], left[count:]
             found = self.bench.measure_in_time([one.subject for one in batch], description=f"{sampler} kernels")
             for one, m in zip(batch, found, strict=True):
