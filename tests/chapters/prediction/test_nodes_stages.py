@@ -371,4 +371,4 @@ def test_nodes_that_a_family_spends_its_time_in_are_measured_early_and_each_key_
     assert sorted(one.config.key for one in found) == sorted(one.config.key for one in pool)
     assert {config.key for config in cells} <= {one.config.key for one in found[:20]}
     assert relu(64).key in {one.config.key for one in found[:3]}
-    assert [one.config.key for one in sampling.by_weight(pool, told, 1)] == [one.config.key for one in found]
+    assert [one.config.key for one in sampling.by_weight(pool[::-1], told[::-1], 1)] == [one.config.key for one in found]

@@ -128,6 +128,7 @@ def by_weight(pool: Sequence[Candidate], told: pd.DataFrame, seed: int) -> list[
 
     Shares of time are of the models of a family, and the mean of all families, by a rule of thumb: nothing is measured yet.
     """
+    pool = sorted(pool, key=lambda one: one.config.to_json())  # engines tell a model's nodes in another order at times
     named, read = {one.model for one in pool}, cache(NodeConfig.from_json)
     rows = told[told["model_id"].isin(named)]
     table = Table.of([read(config) for config in rows["config"]])
