@@ -92,15 +92,6 @@ def background(folder: Path) -> None:  # noqa: ARG001  all are called alike
         time.sleep(_SECONDS)
 
 
-def pool(folder: Path) -> None:  # noqa: ARG001
-    """Forked processes that build tables."""
-    from edgeplan.chapters.prediction.speed import batch_tables
-    from edgeplan.graph.fusion_rules import FusionRules
-    from edgeplan.zoo import FAMILIES
-
-    batch_tables(1, 5000 * len(FAMILIES), FusionRules(pairs={"conv_bn": True, "conv_relu": True}))
-
-
 def converter(folder: Path) -> None:
     """A program with children of its own that know nothing of it, which an engine's converter may be."""
     run(program_command("sh", "-c", "sleep 300 & (sleep 300; true) & sleep 300"), cwd=folder)
@@ -122,7 +113,7 @@ def from_a_thread(folder: Path) -> None:  # noqa: ARG001
 
 KINDS: dict[str, Callable[[Path], None]] = {
     kind.__name__: kind
-    for kind in (cold_start, forked, stock_engine, streamed, in_cgroup, background, pool, converter, nested, from_a_thread)
+    for kind in (cold_start, forked, stock_engine, streamed, in_cgroup, background, converter, nested, from_a_thread)
 }
 
 

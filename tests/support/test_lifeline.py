@@ -36,7 +36,7 @@ LANE = "processes"  # see tests/conftest.py
 _MARK = "EDGEPLAN_TEST_FAMILY"
 _BEGIN_SECONDS, _END_SECONDS = 60.0, 2.0
 #: Processes that a holder has once its worker works.
-_WORKING = {"forked": 2, "pool": 2, "converter": 3, "nested": 2}
+_WORKING = {"forked": 2, "converter": 3, "nested": 2}
 #: The others are started or ended in the same way as one of these.
 _BY_DAY = {"forked", "streamed", "in_cgroup", "background", "converter"}
 
