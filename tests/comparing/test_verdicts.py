@@ -12,11 +12,11 @@ import pytest
 from edgeplan.comparing.against import judged, with_kept
 from edgeplan.comparing.bench import queued_ms
 from edgeplan.comparing.chart import write_chart
-from edgeplan.comparing.intervals import around_median
 from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, read, share_of
 from edgeplan.comparing.ways import Way, processors_of, ways
 from edgeplan.errors import FormatError, ParamsError, SlowerError
 from edgeplan.measurement import others
+from edgeplan.support.intervals import around_median
 
 
 def _row(engine: str = "onnxruntime", ms: float = 10.0, **other: object) -> Row:

@@ -25,7 +25,7 @@ from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.single_layers import LAYERS, single_layers
 from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.memory.studies import StudiedModel
-from edgeplan.chapters.memory.turns import Turn, computing_ms, in_turns, known, median_ends, resident_run
+from edgeplan.chapters.memory.turns import Turn, computing_ms, in_turns, known, resident_run
 from edgeplan.chapters.params import load_params
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
@@ -34,6 +34,7 @@ from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.profiling.streaming import StreamRun
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.frames import read_parquet
+from edgeplan.support.intervals import median_ends
 
 LANE = "processes"  # see tests/conftest.py
 ROOT = Path(__file__).parents[3]
@@ -89,8 +90,8 @@ def test_sessions_end_once_the_median_is_known() -> None:
     assert not known(turns, 0.001)
     assert not known(turns[:4], 0.01), "of so few nothing is known"
     assert not known([*turns[:4], replace(turns[4], plan_ms=20.0)], 0.01)
-    assert median_ends(5) == (0, 4)
-    low, high = median_ends(15) or (0, 0)
+    assert median_ends(5, 0.04) == (0, 4)
+    low, high = median_ends(15, 0.04) or (0, 0)
     assert 0 < low < 7 < high < 14
 
 

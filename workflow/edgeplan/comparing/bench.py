@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from edgeplan.comparing.intervals import around_median
 from edgeplan.comparing.result import LeftOut, Row
 from edgeplan.comparing.turns import Ran, Session, Turns
 from edgeplan.comparing.ways import OWN, REFERENCE, SPLIT, Server, Source, Way, beside_cores, host_cores, serve
@@ -17,6 +16,7 @@ from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.support.files import FilePath
+from edgeplan.support.intervals import around_median
 from edgeplan.support.tensors import Array, relative_error
 from edgeplan.support.workers import ColdRunError
 

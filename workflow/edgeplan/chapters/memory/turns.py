@@ -22,6 +22,7 @@ from edgeplan.chapters.memory.plan import Planner
 from edgeplan.planning.memory import bounds
 from edgeplan.profiling.streaming import StreamPhase, StreamRun, run_apart
 from edgeplan.runtime.streaming.workloads import all_resident, workload_of
+from edgeplan.support.intervals import median_ends
 
 #: Alternations of one session.
 CHUNK = 5
@@ -125,19 +126,11 @@ def in_turns(
 def known(turns: Sequence[Turn], decided: float) -> bool:
     """Tell whether the interval of the median ratio of plan and all weights in memory is narrow enough."""
     ratios = sorted(turn.plan_ms / turn.resident_ms for turn in turns)
-    ends = median_ends(len(ratios))
+    ends = median_ends(len(ratios), _CHANCE)
     if ends is None:
         return False
     middle = statistics.median(ratios)
     return middle - ratios[ends[0]] <= decided and ratios[ends[1]] - middle <= decided
-
-
-def median_ends(count: int) -> tuple[int, int] | None:
-    """Places, in sorted values, of the ends of an interval that holds the median nearly always; None of too few values."""
-    chance, low = 0.0, -1
-    while (chance := chance + math.comb(count, low + 1) / 2**count) <= _CHANCE:
-        low += 1
-    return None if low < 0 else (low, count - 1 - low)
 
 
 def resident_run(candidate: CostedProgram, planner: Planner, runs: int, slowed_ns: Sequence[int] = ()) -> StreamRun:
