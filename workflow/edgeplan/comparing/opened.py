@@ -7,11 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.opening import open_plan
-from edgeplan.support.tensors import write_outputs
+from edgeplan.support.tensors import read_outputs, write_outputs
 
 
 def main() -> None:
@@ -23,7 +21,7 @@ def main() -> None:
     sys.stdin.readline()
     start = time.perf_counter()
     with open_plan(folder) as session:
-        inputs = dict(np.load(files[0], allow_pickle=False)) if files else random_inputs_of(session.inputs)
+        inputs = read_outputs(files[0]) if files else random_inputs_of(session.inputs)
         opened = time.perf_counter()
         outputs = session.run(inputs)
         print(json.dumps({"open": opened - start, "first_run": time.perf_counter() - opened}), flush=True)

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
 from edgeplan.chapters.cold_start.measuring.variants import on_cores
@@ -38,7 +36,7 @@ from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_
 from edgeplan.runtime.plan_folder import write_linked
 from edgeplan.support.cpus import pinned, workers
 from edgeplan.support.files import FilePath
-from edgeplan.support.tensors import Array, read_arrays, write_arrays, write_outputs
+from edgeplan.support.tensors import Array, read_arrays, read_outputs, write_arrays, write_outputs
 from edgeplan.support.workers import ColdRunError
 
 #: The engine that outputs are compared with, and plans of this package: on the CPU, on a pair's second processor, on both.
@@ -174,7 +172,7 @@ class _Stock(Server):
         return Session(words_of(self._name, self._artefact, threads, self._inputs, self._outputs), processors)
 
     def outputs(self) -> list[Array]:
-        return _read(self._outputs)
+        return [*read_outputs(self._outputs).values()]
 
 
 class _Own(Server):
@@ -221,12 +219,7 @@ class _Opened(Server):
         return Session((sys.executable, "-m", "edgeplan.comparing.opened", *self._words), processors)
 
     def outputs(self) -> list[Array]:
-        return _read(self._outputs)
-
-
-def _read(path: Path) -> list[Array]:
-    with np.load(path, allow_pickle=False) as found:
-        return [found[name] for name in found.files]
+        return [*read_outputs(self._outputs).values()]
 
 
 def _narrow(made: ColdStartPlan, model: Path, folder: Path, threads: int) -> None:

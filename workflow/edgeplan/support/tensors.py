@@ -174,6 +174,12 @@ def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     files.write_atomically(path, write)
 
 
+def read_outputs(path: files.FilePath) -> dict[str, Array]:
+    """Read what `write_outputs` has written, by name and in its order."""
+    with np.load(path, allow_pickle=False) as found:
+        return dict(found)
+
+
 def write_arrays(folder: Path, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, Path]:
     """Write each of some arrays to a .npy of its own, as edgeplan-run reads them; the file of each."""
     files = {name: folder / f"{number}.npy" for number, name in enumerate(values)}

@@ -24,7 +24,7 @@ from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, Pr
 from edgeplan.measurement.process.prepare_machine import prepare_machine
 from edgeplan.measurement.process.program import Program
 from edgeplan.support.subprocesses import end, module_command, start
-from edgeplan.support.tensors import Array, relative_error
+from edgeplan.support.tensors import Array, read_outputs, relative_error
 from edgeplan.support.workers import ColdRunError, last_words, work_apart
 
 Result = TypeVar("Result", bound=BaseModel)
@@ -89,8 +89,7 @@ def _rewritten(files: Sequence[Path], before: Sequence[tuple[int, int]]) -> str:
 
 
 def _error(outputs: Sequence[Array], reference: Path) -> float:
-    with np.load(reference, allow_pickle=False) as expected:
-        return relative_error(outputs, [expected[name] for name in expected.files])
+    return relative_error(outputs, [*read_outputs(reference).values()])
 
 
 def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareResult:

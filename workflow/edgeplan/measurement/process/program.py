@@ -32,7 +32,7 @@ from edgeplan.measurement.process.memory_group import MemoryGroup
 from edgeplan.support.cpus import pinned
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import end, ending, program_command, start
-from edgeplan.support.tensors import Array
+from edgeplan.support.tensors import Array, read_outputs
 from edgeplan.support.workers import ColdRunError, last_words
 
 _AT_ONCE = 100  # inferences that are asked for before one is answered
@@ -140,8 +140,7 @@ class Program:
         """Return the outputs, in the order of the model: of our plans those of the first run, of other engines of the last."""
         self._tell("save")
         self._answer(0.0)
-        with np.load(self._outputs, allow_pickle=False) as found:
-            return [found[name] for name in found.files]
+        return [*read_outputs(self._outputs).values()]
 
     def _tell(self, *lines: str) -> None:
         assert self._process.stdin is not None  # noqa: S101  it is a pipe

@@ -12,10 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-import numpy as np
-
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.support.subprocesses import end, module_command, start
+from edgeplan.support.tensors import read_outputs
 from edgeplan.support.workers import last_words
 
 _WORKER = "edgeplan.chapters.partition.checked.worker"
@@ -49,8 +48,7 @@ class OpenedPlan:
         with tempfile.TemporaryDirectory(prefix="edgeplan-outputs-") as folder:
             path = Path(folder) / "outputs.npz"
             self._asked(f"outputs {path}")
-            with np.load(path, allow_pickle=False) as found:
-                return dict(found)
+            return read_outputs(path)
 
     def _asked(self, line: str) -> Any:
         assert self._process.stdin is not None  # noqa: S101  it is a pipe
