@@ -150,7 +150,9 @@ repository:
 
 # An environment is current when it holds a copy of the lock files it was made from. The second is of packages whose wheels name
 # dependencies that what is used of them does without.
-LOCKS := requirements.lock requirements-no-deps.lock
+# Where NVIDIA's driver is, so are what its GPUs are reached by and the compiler of its kernels.
+CUDA_LOCK := $(if $(shell command -v nvidia-smi),requirements-cuda.lock)
+LOCKS := requirements.lock requirements-no-deps.lock $(CUDA_LOCK)
 # The locks are whole, so nothing is resolved; modules are compiled when they are first imported, most never are: half the time.
 INSTALL = python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 
@@ -170,6 +172,7 @@ environment: place
 		"$(PYTHON)" -m venv "$$VENV_PATH"; \
 		$(INSTALL) --require-hashes -r requirements.lock; \
 		$(INSTALL) --require-hashes -r requirements-no-deps.lock; \
+		$(if $(CUDA_LOCK),$(INSTALL) --require-hashes -r $(CUDA_LOCK);) \
 		$(INSTALL) --no-build-isolation -e .; \
 		python -c 'import lightgbm' 2>"$$VENV_PATH"/lightgbm.log || { tail -n 1 "$$VENV_PATH"/lightgbm.log >&2; \
 			echo "LightGBM cannot be loaded; if libgomp.so.1 is missing: apt-get install libgomp1, then run make again" >&2; exit 1; }; \

@@ -11,9 +11,9 @@ from streamed_models import streamed
 from streamed_plans import least, middle, write_streamed_plan
 
 from edgeplan.errors import InfeasibleError
+from edgeplan.runs import run_budgets
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.native_session import open_session
-from edgeplan.runtime.phases import run_budgets
 
 LANE = "processes"  # see tests/conftest.py
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from edgeplan.cli import app
 from edgeplan.devices import create
 from edgeplan.devices.config import load_device
+from edgeplan.devices.pairs import load_pair
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
@@ -38,6 +39,16 @@ def test_defaults_are_this_machines(workspace: Path) -> None:
     assert f"on core(s) {_usable()[-1]}" in done.output
     for command in ("device check desk", "measure MODEL.onnx --device desk", "make reproduce DEVICE=desk"):
         assert command in done.output
+
+
+def test_a_pair_is_the_cpu_beside_a_device(workspace: Path) -> None:
+    done = _init("pair-desk", "--pair", "cuda-h200")
+    assert done.exit_code == 0, done.output
+    made = load_pair(workspace / "config/pairs/pair-desk.yaml")
+    assert [side.device for side in made.processors] == ["cpu-onednn", "cuda-h200"]
+    assert made.cores == tuple(_usable())
+    assert "compare MODEL.onnx --pair pair-desk" in done.output
+    assert isinstance(_init("pair-desk", "--pair", "cuda-h200").exception, DeviceError), "it is there already"
 
 
 def test_only_processors_that_may_be_used_are_taken(workspace: Path) -> None:
@@ -107,6 +118,9 @@ def test_a_file_that_is_there_is_kept_unless_forced(workspace: Path) -> None:
         (["desk", "--cores", "-1"], "'-1' is no number"),
         (["desk", "--cores", "9" * 5000], "is no number"),
         (["desk", "--threads", "1024"], "1024 threads would share"),
+        (["desk", "--pair", "cuda-h200"], "name"),
+        (["pair-desk", "--pair", "nothing"], "unknown device 'nothing'"),
+        (["pair-desk", "--pair", "cuda-h200", "--cores", "4096"], "core 4096 does not exist"),
     ],
 )
 def test_what_does_not_fit_is_refused(workspace: Path, arguments: list[str], what: str) -> None:

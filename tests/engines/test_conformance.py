@@ -13,7 +13,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.simplify import simplify
 from edgeplan.testing.engines import EngineContract, executed, outputs_of, reference_outputs, require_close, require_mapped
 from edgeplan.zoo import prior_models
-from edgeplan.zoo.crnn import crnn_lite
+from edgeplan.zoo.cold_start_models import crnn_lite
 
 
 class TestEngines(EngineContract):

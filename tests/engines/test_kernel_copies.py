@@ -24,7 +24,7 @@ from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.testing.engines import everything, outputs_of, reference_outputs, require_close
 from edgeplan.zoo import prior_models
-from edgeplan.zoo.crnn import crnn_lite
+from edgeplan.zoo.cold_start_models import crnn_lite
 
 _RULES = FusionRules(pairs={"conv_bn": True, "bn_relu": True})
 _MOST_UNLIKE = 0.1

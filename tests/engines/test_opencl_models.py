@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 
 from depth import by_day
-from edgeplan.engines.base import EngineSettings
+from edgeplan.engines.base import EngineSettings, random_inputs
 from edgeplan.engines.opencl.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.opencl.launch import GpuNumbers
+from edgeplan.processors import opencl
 from edgeplan.testing.engines import reference_outputs, require_close
 from edgeplan.workloads.registry import WORKLOADS, save_workload
+from edgeplan.workloads.transformers import vit
 from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.registry import FAMILIES
 
@@ -63,6 +67,30 @@ def _check(model: Path, graph: Graph, kinds: set[str], **options: str) -> None:
 def test_narrow_models(name: str, vector: str, kinds: set[str], tmp_path: Path) -> None:
     graph = _narrow(name)
     _check(save_onnx(graph, tmp_path / "model.onnx"), graph, kinds, vector=vector)
+
+
+@pytest.mark.parametrize("groups", [True, False], ids=["groups", "items"])
+def test_a_transformer(groups: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads whose tokens and channels fill no tiles, normalised rows, and a token that the model holds."""
+    if groups:  # as GPUs compute
+        numbers = opencl.device_numbers
+        monkeypatch.setattr(opencl, "device_numbers", lambda *given: GpuNumbers(**asdict(numbers(*given))))
+    built = vit("patches", image=72, patch=8, layers=1, width=140, heads=2, hidden=96, classes=10)
+    graph = load_onnx(save_workload(built, tmp_path / "model.onnx", 0))
+    try:
+        engine = Opencl(EngineSettings(options={"vector": "4"}))
+    except DeviceError as error:
+        pytest.skip(error.what)
+    (wanted,) = ort.InferenceSession(tmp_path / "model.onnx").run(None, random_inputs(graph))
+    with engine.load_profiled(tmp_path / "model.onnx", graph) as session:
+        session.run()
+        require_close(session.outputs(), {"logits": wanted}, _TOLERANCE)
+        found = {node.implementation for node in session.profile([(0, 1)])[0]}
+    assert not [name for name in found if name.startswith("host.")]
+    assert {"concat.move", "layer_norm.rows", "softmax.rows"} <= found
+    assert {name for name in found if name.startswith("matmul")} == (
+        {"matmul.tiled"} if groups else {"matmul.columns", "matmul.dots"}
+    )
 
 
 def test_a_whole_model(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.splitting import split
 from edgeplan.zoo import prior_models
-from edgeplan.zoo.crnn import crnn_lite
+from edgeplan.zoo.cold_start_models import crnn_lite
 
 _TOLERANCE = 1e-4
 _RULES = FusionRules(

@@ -26,8 +26,7 @@ from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_spl
 from edgeplan.runtime.program import activation_layouts, default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.workloads.exported import Exported
-from edgeplan.workloads.recurrent import recurrent_language_model
-from edgeplan.workloads.registry import Workload
+from edgeplan.workloads.registry import Workload, recurrent_language_model
 from edgeplan.workloads.transformers import bert
 
 Array = npt.NDArray[Any]

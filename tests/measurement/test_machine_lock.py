@@ -76,7 +76,7 @@ _HOLDERS = {
     "chapters/partition/stages/partition_checked.py": "plans again, later",
     "chapters/memory/plan.py": "candidates of a plan, each when the search comes to it",
     "chapters/memory/stages/memory.py": "inferences within budgets, and what stock engines take",
-    "chapters/partition/pair_check.py": "handshakes of a pair",
+    "cli/device.py": "handshakes of a pair",
     "chapters/partition/measuring/rows.py": "whatever a pair's rows lack",
     "measurement/device_check.py": "the references",
     "measurement/board/worker.py": "the same, for a host",

@@ -6,10 +6,7 @@ import pytest
 
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.cold_start_models import COLD_START_MODELS, TABLE4
-from edgeplan.zoo.crnn import crnn_lite
-from edgeplan.zoo.mobilenet_yolo import mobilenet_yolo, mobilenetv2_yolov3
-from edgeplan.zoo.shufflenet import shufflenet
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS, TABLE4, crnn_lite, mobilenet_yolo, mobilenetv2_yolov3, shufflenet
 
 # Multiply-adds in M and parameters; None where none is published to three digits.
 _PUBLISHED: dict[str, tuple[float | None, int | None]] = {

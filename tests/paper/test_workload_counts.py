@@ -9,8 +9,7 @@ from edgeplan.chapters.code import PACKAGE, imported
 from edgeplan.chapters.registry import STAGES
 from edgeplan.graph.ir import Graph
 from edgeplan.workloads.exported import Exported
-from edgeplan.workloads.recurrent import recurrent_language_model
-from edgeplan.workloads.registry import WORKLOADS
+from edgeplan.workloads.registry import WORKLOADS, recurrent_language_model
 from edgeplan.workloads.transformers import bert, gpt2, vit
 
 # Multiply-adds in M (of one example) and parameters; None where the source states none to two digits. Sources are in the

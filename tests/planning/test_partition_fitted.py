@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Option, PairCosts, PairStep
-from edgeplan.planning.partition.fitted import fitted
+from edgeplan.planning.partition.eop import fitted
 from edgeplan.planning.partition.planner import outcome
 
 _SHARES = (0.25, 0.4, 0.45, 0.5, 0.55, 0.6, 0.75)

@@ -7,13 +7,11 @@ import pytest
 from partition_instances import ladder
 
 from edgeplan.planning.partition import baselines
+from edgeplan.planning.partition.baselines import in_sequence
 from edgeplan.planning.partition.costs import GPU, SPLIT, PairCosts
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.margin import admitted
 from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import BASELINES, compared, plan
-from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import in_sequence
+from edgeplan.planning.partition.planner import BASELINES, admitted, compared, plan, sequential
 
 Operator = dict[str, Any]
 

@@ -12,9 +12,9 @@ from streaming_workloads import assert_sound, resnet152, vgg19, workloads
 
 from depth import examples
 from edgeplan.errors import InfeasibleError
-from edgeplan.planning.memory import algorithm1, bounds, simulate
+from edgeplan.planning.memory import bounds, simulate
 from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.planner import least, lowest, plan
+from edgeplan.planning.memory.planner import least, lowest, place, plan
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, best, enough_bytes
 from edgeplan.planning.memory.search import improved
 from edgeplan.planning.memory.workload import Reader, Workload, placement
@@ -86,7 +86,7 @@ def test_weights_are_loaded_again_as_early_as_their_memory_is_free(workload: Wor
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
 def test_algorithm_1_is_sound(workload: Workload, reader: Reader, extra: int) -> None:
     budget = bounds.least_bytes(workload) + extra
-    placed = algorithm1.place(workload, budget)
+    placed = place(workload, budget)
     assume(placed is not None)
     assert placed is not None
     timeline = simulate.run(workload, reader, placed, 3)
@@ -175,7 +175,7 @@ def test_back_to_back_keeps_what_fits_and_beats_algorithm_1(name: str) -> None:
     workload, reader = _NETWORKS[name], Reader(1.3e6, 2)
     for mib in (54, 108, 209):
         planned = plan(workload, reader, mib * _MIB, Mode.back_to_back, work=0)
-        baseline = algorithm1.place(workload, mib * _MIB)
+        baseline = place(workload, mib * _MIB)
         assert baseline is not None
         theirs = simulate.run(workload, reader, baseline, REPEATS).period_ms
         assert planned.predicted_ms <= theirs * (1 + NEAR) + 1e-9  # of plans as fast the one that reads least is taken

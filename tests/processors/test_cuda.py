@@ -190,7 +190,9 @@ def test_a_context_is_opened_once_and_ended_with_its_last_use(monkeypatch: pytes
     assert called.count("cuDevicePrimaryCtxRetain") == 2
 
 
-@pytest.mark.parametrize("source", ["conv_tiled", "linear_tiled", "conv_winograd", "conv_first", "pointwise", "window"])
+@pytest.mark.parametrize(
+    "source", ["conv_tiled", "linear_tiled", "conv_winograd", "conv_first", "pointwise", "window", "matmul", "grouped_rows"]
+)
 def test_sources_are_cuda_too(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     """NVRTC compiles them without a GPU."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="the extra cuda is not installed")

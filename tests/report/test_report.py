@@ -1,5 +1,7 @@
 """Figures, findings and the report: complete, self-contained, escaped, deterministic, and honest about what is absent."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import json
@@ -15,14 +17,15 @@ from evaluation_evidence import full_evidence
 
 from edgeplan.chapters.prediction.evaluation import page as report
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.chapters.prediction.evaluation.figures_kernels import shares_by_family
+from edgeplan.chapters.prediction.evaluation.figures import FIGURES, shares_by_family
 from edgeplan.chapters.prediction.evaluation.metrics import metrics
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import PageSection, parts, render_page, shown_first
+from edgeplan.report.stage import remarks_of
 from edgeplan.reporting import kit
-from edgeplan.reporting.page import SUFFIX, ChapterPage, read_chapter, with_texts, write_chapter
+from edgeplan.reporting.page import SUFFIX, ChapterPage, read_chapter, rows_of, with_texts, write_chapter
+from edgeplan.support.frames import read_document
 
 CAPTIONS = Path(report.__file__).parents[1] / "captions"
 VOID = {"meta", "img", "link", "br"}
@@ -213,3 +216,33 @@ def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: E
         path.write_text(damaged)
         with pytest.raises(FormatError, match=r"x\.page\.json"):
             read_chapter(path)
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "commits", "shown"),
+    [("aa", ["c1", "c2"], True), ("bb", ["c1", "c2"], False), ("aa", ["c3"], False), (None, None, False)],
+)
+def test_remarks_are_shown_for_the_rows_that_they_are_about(
+    tmp_path: Path, fingerprint: str | None, commits: list[str] | None, shown: bool
+) -> None:
+    (tmp_path / "dev.md").write_text("Rows: aa c1 c2\n\nOne.\n\nTwo\nlines.\n")
+    known = {} if fingerprint is None else {"fingerprint": fingerprint, "commits": commits}
+    found = remarks_of(tmp_path, "dev", rows_of(known))
+    assert (found == ["One.", "Two\nlines."]) is shown
+    assert shown or (len(found) == 1 and "machine aa" in found[0])
+
+
+def test_a_text_that_names_no_rows_is_about_all(tmp_path: Path) -> None:
+    (tmp_path / "dev.md").write_text("One.\n")
+    assert remarks_of(tmp_path, "dev", ("aa",)) == ["One."]
+    assert remarks_of(tmp_path, "other", ("aa",)) == []
+
+
+@pytest.mark.parametrize("device", ["cpu-onnxruntime", "cpu-openvino", "cpu-onednn"])
+@pytest.mark.committed
+def test_the_committed_texts_are_about_the_committed_rows(device: str) -> None:
+    root = Path(__file__).parents[2]
+    found = remarks_of(
+        root / "docs/remarks", device, rows_of(read_document(root / "results" / device / "evaluation/environment.json"))
+    )
+    assert len(found) > 1

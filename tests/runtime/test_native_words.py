@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import threading
 from pathlib import Path
 
+from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.native import words
+from edgeplan.runtime.native.calls import Loop, array, function_address
 
 LANE = "fast"  # see tests/conftest.py
 
@@ -53,3 +57,21 @@ def test_rows_and_columns_are_the_same() -> None:
     for structure, prefix in _ROWS.items():
         rows = [getattr(words, f"{prefix}{name}".upper()) for name in _fields(structure)]
         assert rows == list(range(_COUNTS[structure]))
+
+
+def test_a_team_stays_awake_until_its_next_step_and_not_beyond() -> None:
+    """While the other lane takes its time the host's threads are called again and again; at the end they may sleep."""
+    library, called = ctypes.CDLL(None), list[int]()
+    together = ctypes.CFUNCTYPE(ctypes.c_long, *(ctypes.c_long,) * 4)(lambda *_: called.append(other[0]) or 0)
+    counters, items = array(2), array(words.ITEM_WORDS)
+    own, other = counters, (ctypes.c_long * 1).from_buffer(counters, words.WORD)
+    step = (ctypes.c_long * words.CALL_WORDS)(function_address(library.labs), 0, 0, ctypes.addressof(counters))
+    items[words.FIRST], items[words.END] = ctypes.addressof(step), ctypes.addressof(step) + ctypes.sizeof(step)
+    loop = Loop(Dnnl().info.path, 0, items)
+    loop.share(ctypes.addressof(own), ctypes.addressof(other), [1], function_address(together))
+    threads = [threading.Timer(seconds, other.__setitem__, (0, value)) for seconds, value in ((0.005, 1), (0.01, 2))]
+    for thread in threads:
+        thread.start()
+    assert loop.run(0, 1, 2, 5 * 10**9) == words.DONE
+    assert len(called) > 1
+    assert called.count(1) <= 1, "the last wait is no step's"

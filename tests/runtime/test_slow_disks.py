@@ -8,9 +8,9 @@ import pytest
 from streamed_models import streamed
 from streamed_plans import BYTES_PER_MS, write_streamed_plan
 
+from edgeplan.runs import Phase, lateness
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.native_session import open_session
-from edgeplan.runtime.phases import Phase, lateness
 
 LANE = "processes"  # see tests/conftest.py
 

@@ -18,7 +18,7 @@ from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, merged_figures,
 from edgeplan.chapters.running import CHECK, arguments
 from edgeplan.chapters.wiring import written
 from edgeplan.errors import ParamsError
-from edgeplan.reporting.captions import caption
+from edgeplan.reporting.page import caption
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,14 @@ from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import HOMES
-from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.layouts import HOMES, NCHW
+from edgeplan.runtime.program import build_program, default_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.workloads.exported import Uniform
-from edgeplan.workloads.recurrent import recurrent_language_model
-from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
+from edgeplan.workloads.registry import WORKLOADS, Workload, recurrent_language_model, save_workload, yolov3
 from edgeplan.workloads.transformers import bert, gpt2, vit
-from edgeplan.workloads.yolov3 import yolov3
+from edgeplan.workloads.unrolled import unrolled_language_model
 from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.family import Builder
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
@@ -227,3 +226,26 @@ def test_the_runtime_computes_what_onnx_runtime_does_under_every_layout(dnnl: Dn
     assert graph_macs(loaded) == macs(workload)
     if isinstance(workload, Graph):  # of others the graph counts numbers and masks among the weights
         assert graph_parameters(loaded) == parameters(workload)
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_an_unrolled_layer_is_the_layer(dnnl: Dnnl, tmp_path: Path, cell: Literal["LSTM", "GRU"], tokens: int) -> None:
+    sizes = {"vocabulary": 97, "embedding": 12, "hidden": 8, "batch": 4}
+    made = unrolled_language_model("unrolled", cell, tokens=tokens, **sizes)
+    layer = recurrent_language_model("layer", cell, tokens=tokens, **sizes)
+    assert parameters(made) == parameters(layer)
+    assert macs(made) == macs(layer)
+    path = save_workload(made, tmp_path / "model.onnx")
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    inputs = {
+        i.name: rng.integers(0, 97, i.shape) if i.type == "tensor(int64)" else rng.standard_normal(i.shape).astype(np.float32)
+        for i in session.get_inputs()
+    }
+    expected = dict(zip((o.name for o in session.get_outputs()), session.run(None, inputs), strict=True))
+    graph, _ = read_model(path)
+    found = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path).run(inputs)
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)

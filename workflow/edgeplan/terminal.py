@@ -62,6 +62,10 @@ def show(*parts: RenderableType) -> None:
     sys.stdout.flush()
 
 
+#: Who is heard: what is taken for granted of a model, and what is known of a pair long before its plan is.
+_TOLD = ("edgeplan.graph.onnx.prepare", "edgeplan.chapters.partition.checked.planning")
+
+
 class _Escaping(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return escaped(super().format(record), "\n")
@@ -79,13 +83,14 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:  # prints warnings where nobody has set up logging
         logging.lastResort.setFormatter(formatter())
-    told = logging.getLogger("edgeplan.graph.onnx.prepare")  # what is taken for granted of a model
-    if not told.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(formatter())
-        told.addHandler(handler)
-        told.setLevel(logging.INFO)
-        told.propagate = False
+    for name in _TOLD:
+        told = logging.getLogger(name)
+        if not told.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(formatter())
+            told.addHandler(handler)
+            told.setLevel(logging.INFO)
+            told.propagate = False
 
 
 def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:

@@ -20,7 +20,7 @@ import yaml
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS as COLD_BARS
 from edgeplan.chapters.memory.evaluation.metrics import BARS as MEMORY_BARS
 from edgeplan.chapters.memory.evaluation.metrics import FIRST as MEMORY_FIRST
-from edgeplan.chapters.partition.eop.metrics import BARS as EOP_BARS
+from edgeplan.chapters.partition.eop.page import BARS as EOP_BARS
 from edgeplan.chapters.partition.evaluation.checked_page import ASKED
 from edgeplan.chapters.partition.evaluation.metrics import BARS as PARTITION_BARS
 from edgeplan.chapters.partition.evaluation.metrics import FURTHER as PARTITION_FURTHER

@@ -29,6 +29,7 @@ struct Places {
 struct Own {
   Word stream, operation, status, step;
   Word *counter, *other;
+  Four together;
 };
 struct Head {
   Word source, segment, bytes, place, groups, slots, calls;

@@ -12,17 +12,28 @@ namespace {
 // Longer waits are no hand-overs between processors at work: the core is left to others, a moment at a time.
 constexpr Word PATIENT_NS = 20'000'000;
 constexpr int LOOKS = 32;  // of one reading of the clock
+// A team that is asleep takes .3 ms to compute together on 15 cores: one that soon will is kept awake, by less
+// than it waits awake by itself (`library/onednn.cpp`).
+constexpr Word ROUSED_NS = 15'000;
 
-// Wait until the other counter is at least so far.
-Found await(const Own& own, Word needed, Word limit_ns) {
+void nothing(void*) {}
+
+// Wait until the other counter is at least so far; a team computes next.
+Found await(const Own& own, Word needed, Word limit_ns, Four team) {
   if (needed == 0 || load(own.other) >= needed) return DONE;
   const Word begun = now_ns();
+  Word roused = begun;
   for (;;) {
     for (int look = 0; look < LOOKS; ++look)
       if (load(own.other) >= needed) return DONE;
     const Word waited = now_ns() - begun;
     if (waited > limit_ns) return LATE;
-    if (waited > PATIENT_NS) nap();
+    if (waited > PATIENT_NS) {
+      nap();
+    } else if (team != nullptr && begun + waited - roused > ROUSED_NS) {
+      team(address(nothing), 0, 0, 0);
+      roused = now_ns();
+    }
   }
 }
 
@@ -52,7 +63,7 @@ Found loops::run_lane(const Places& places, Own& own, const Item* items, Word* t
     own.step = k;
     const Call* calls = load(&items[k].first);
     if (calls == nullptr) return NONE;
-    if (const Found found = await(own, items[k].needed, limit_ns)) return found;
+    if (const Found found = await(own, items[k].needed, limit_ns, own.together)) return found;
     times[2 * k] = now_ns();
     if (const Status status = run(places, own.stream, calls, items[k])) {
       own.status = status;
@@ -62,7 +73,7 @@ Found loops::run_lane(const Places& places, Own& own, const Item* items, Word* t
     if (own.counter != nullptr) put(own.counter, k + 1);
   }
   own.step = end;
-  return await(own, last, limit_ns);
+  return await(own, last, limit_ns, nullptr);
 }
 
 EP_EXPORT Word ep_run_lane(const Places* places, Own* own, const Item* items, Word* times, Word first,

@@ -9,9 +9,9 @@ import pytest
 from cold_chapter_frames import frame_names
 
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
-from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
+from edgeplan.chapters.cold_start.evaluation.page import beside
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
 from edgeplan.chapters.cold_start.paper import TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE5
@@ -51,7 +51,7 @@ def test_the_first_table_is_the_best_stock_setting_against_our_plan(e: ColdEvide
     assert table.loc[("cached", "all 2 models, mean"), "speedup"] == pytest.approx(2)
     assert table.loc[("cached", "squeezenet"), ["speedup", "best_stock"]].tolist() == [2, "ONNX Runtime, optimised"]
     assert table.loc[("evicted", "shufflenetv2"), "speedup"] == pytest.approx(54 / 33.5)
-    assert "2.00 (95 %: 2.00 to 2.00) with the page cache warm, slower on none of 2 models" in findings.beside(e)
+    assert "2.00 (95 %: 2.00 to 2.00) with the page cache warm, slower on none of 2 models" in beside(e)
 
 
 def test_figures_of_the_paper_cover_the_models() -> None:

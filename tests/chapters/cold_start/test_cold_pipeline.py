@@ -15,14 +15,19 @@ from cold_start_instances import layouts
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.cold_start.measuring import bench as cold_runs
-from edgeplan.chapters.cold_start.measuring import checks as cold_checks
 from edgeplan.chapters.cold_start.measuring import variants as cold_plans
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, shared_journal
-from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun
 from edgeplan.chapters.cold_start.planners.later import profile_for
-from edgeplan.chapters.cold_start.stages.cold_start import DOCUMENTS, measure_cold_start, table2_graph
+from edgeplan.chapters.cold_start.stages import cold_start as cold_stage
+from edgeplan.chapters.cold_start.stages.cold_start import (
+    CHECK_COLUMNS,
+    DOCUMENTS,
+    check_outputs,
+    measure_cold_start,
+    table2_graph,
+)
 from edgeplan.chapters.params import load_params
 from edgeplan.errors import StoreError
 from edgeplan.graph.onnx.write import save_onnx
@@ -102,13 +107,13 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
         capacities.append(dnnl.primitive_cache)
         return step_candidates(*given)
 
-    monkeypatch.setattr(cold_checks, "step_candidates", offered)
+    monkeypatch.setattr(cold_stage, "step_candidates", offered)
     graph = table2_graph()
     model = ColdModel("conv", save_onnx(graph, tmp_path / "conv.onnx"), {"input": graph.shape("input")})
     reference = tmp_path / "reference.npz"
     np.savez(reference, out=np.zeros(graph.shape(graph.outputs[0]), np.float32))
 
-    kept = table_store(tmp_path / "kept", *cold_checks.COLUMNS)
+    kept = table_store(tmp_path / "kept", *CHECK_COLUMNS)
 
     def check(choices: int, threads: tuple[int, ...] = (1,)) -> list[float]:
         found, left_out = check_outputs(

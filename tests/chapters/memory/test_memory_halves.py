@@ -15,7 +15,7 @@ from plan_folders import body_of, changed_plan
 from streamed_models import plain_model
 
 from edgeplan import plan_memory
-from edgeplan.chapters.memory.halved import halved
+from edgeplan.chapters.memory.measuring import halved
 from edgeplan.chapters.memory.plan import MemoryPlanned, RunCores
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel

@@ -26,10 +26,18 @@ from typer.testing import CliRunner
 from edgeplan.chapters.partition.checked import planning as planning_module
 from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_turn
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
-from edgeplan.chapters.partition.checked.own_costs import own_costs
-from edgeplan.chapters.partition.checked.own_sweep import Moving, OwnTimes, own_times, twins
+from edgeplan.chapters.partition.checked.own_sweep import (
+    Moving,
+    OwnTimes,
+    first_end,
+    last_end,
+    next_end,
+    own_costs,
+    own_times,
+    shifted,
+    twins,
+)
 from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, checked
-from edgeplan.chapters.partition.checked.shifting import first_end, last_end, next_end, shifted
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
 from edgeplan.chapters.partition.measuring.opened import Opened, identities
@@ -332,8 +340,8 @@ def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path:
         stores = {name: PartitionRows(tmp_path, [name], CHECKED, "partition_checked") for name in ("here", "there")}
         stage = partition_checked._Run(pair, params, stores, tmp_path / "work")
         for where, name, protocol, slow in (
-            ("there", "resnet18", "partition-checked/4", 1.1),
-            ("here", "vgg16", "partition-checked/4", 1.1),
+            ("there", "resnet18", "partition-checked/5", 1.1),
+            ("here", "vgg16", "partition-checked/5", 1.1),
             ("here", "alexnet", "partition-checked/2", 0.9),
             ("here", "mobilenetv2", "partition-checked/2", 1.1),
         ):
@@ -384,7 +392,7 @@ def test_rows_of_a_pair_that_is_another_machine_each_time_are_of_its_kind() -> N
     partition = yaml.safe_load(PARAMS_FILE.read_text())
     s = partition["partition"]
     found = [stored.stored("checked", [m, partition["seed"], s["checked_turns"], s["settings"]]) for m in s["checked_models"]]
-    assert sum(rows is not None for rows in found) >= 17, "of the repository, on any machine of the kind"
+    assert sum(rows is not None for rows in found) >= 16, "of the repository, on any machine of the kind"
 
 
 @needs_a_pair

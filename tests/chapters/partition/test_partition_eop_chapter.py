@@ -16,10 +16,8 @@ from edgeplan.chapters.partition.costs import ModelCosts
 from edgeplan.chapters.partition.eop.costs import best_options, measured_costs
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
 from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
-from edgeplan.chapters.partition.eop.metrics import BARS, eop_metrics
 from edgeplan.chapters.partition.eop.operators import SAMPLED, subgraphs_of
-from edgeplan.chapters.partition.eop.page import EOP_REPORT
-from edgeplan.chapters.partition.eop.settings import EopSettings
+from edgeplan.chapters.partition.eop.page import BARS, EOP_REPORT, eop_metrics
 from edgeplan.chapters.partition.eop.sweeps import SWEEP, SweptModel, subject_of, swept_layouts
 from edgeplan.chapters.partition.eop.tables import EOP_TABLES
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
@@ -35,6 +33,7 @@ from edgeplan.chapters.partition.eop.ways import (
     ways,
 )
 from edgeplan.chapters.partition.planned import lowered_workload
+from edgeplan.chapters.partition.settings import EopSettings
 from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
 from edgeplan.errors import ParamsError
 from edgeplan.graph.batches import batched

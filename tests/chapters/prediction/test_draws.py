@@ -19,8 +19,8 @@ from edgeplan.chapters.prediction.sampling.prior import (
     ConvShape,
     conv_shapes,
 )
-from edgeplan.chapters.prediction.sampling.sweeps import check_graphs, random_graphs, sweep_graphs
 from edgeplan.chapters.prediction.stages import zoo
+from edgeplan.chapters.prediction.stages.nodes import check_graphs, random_graphs, sweep_graphs
 from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
-from edgeplan.chapters.prediction.evaluation import tables_fusion, tables_sampling
+from edgeplan.chapters.prediction.evaluation import table_registry, tables_sampling
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.reporting.kit import NotMeasuredError
 
@@ -20,12 +20,12 @@ def evidence() -> Evidence:
 
 
 def test_conv_fusion_compares_equal_configurations(evidence: Evidence) -> None:
-    table = tables_fusion.table_conv_fusion(evidence).set_index("kernel")
+    table = table_registry.table_conv_fusion(evidence).set_index("kernel")
     assert table.loc["conv++bn++relu", "configurations"] == 2
     assert table.loc["conv++bn++relu", "over Conv, max (%)"] == pytest.approx(3.0)
     no_plain = evidence.conv_fusion[lambda f: f["type"] != "conv"]
     with pytest.raises(NotMeasuredError, match="no plain `conv`"):
-        tables_fusion.table_conv_fusion(replace(evidence, conv_fusion=no_plain))
+        table_registry.table_conv_fusion(replace(evidence, conv_fusion=no_plain))
 
 
 def test_sample_space_counts_every_dimension(evidence: Evidence) -> None:

@@ -10,8 +10,8 @@ from evaluation_evidence import full_evidence
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation import metrics as summary
+from edgeplan.chapters.prediction.evaluation import table_registry, tables_prediction
 from edgeplan.chapters.prediction.evaluation import table_registry as registry
-from edgeplan.chapters.prediction.evaluation import tables_fusion, tables_prediction
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.reporting import kit
 from edgeplan.reporting.bars import interval_keys
@@ -70,13 +70,13 @@ def test_table_01_takes_the_mean_of_the_variants(evidence: Evidence) -> None:
 
 
 def test_table_03_tells_tests_on_small_and_large_tensors_apart(evidence: Evidence) -> None:
-    ours = tables_fusion.table_03(evidence).head(2)
+    ours = table_registry.table_03(evidence).head(2)
     assert list(ours["tensors"]) == ["small", "large"]
     assert list(ours["pool_relu"]) == ["undecided", "separate"]
 
 
 def test_table_04_agrees_with_the_papers_gpu(evidence: Evidence) -> None:
-    table = tables_fusion.table_04(evidence)
+    table = table_registry.table_04(evidence)
     assert list(table["cpu-test"]) == list(table["paper GPU"])
     assert table["paper CPU"].sum() == paper.printed("table_04")["paper CPU"].sum() == 31
 

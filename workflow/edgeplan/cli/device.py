@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from edgeplan.chapters.partition.pair_check import check_pair
-from edgeplan.devices.create import create_device
-from edgeplan.devices.pairs import load_pair
+from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.devices.create import create_device, create_pair
+from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.measurement.device_check import check_device, report_lines
+from edgeplan.measurement.lock import machine_lock
+from edgeplan.runtime.partitioned.handshake import handshake
+from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
 
@@ -24,9 +28,15 @@ def device_init(
     threads: Annotated[int, typer.Option(min=0, max=1024, help="Threads of one inference; 0: one a core named, else 1.")] = 0,
     cores: Annotated[str, typer.Option(help="Processors to pin to, e.g. 2,3; without, the last that may be used.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    pair: Annotated[str, typer.Option(help="Write a pair file: this machine's CPU beside the device of this name.")] = "",
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Write a device file for this machine: config/devices/NAME.yaml of the workspace, or of this folder."""
+    if pair:
+        made, path = create_pair(name, pair, cores=_numbers(cores), force=force)
+        say(f"{path}: {made.description}")
+        say(f"next:\n  edgeplan device check --pair {name}\n  edgeplan compare MODEL.onnx --pair {name}")
+        return
     device, path = create_device(name, engine=engine, threads=threads, cores=_numbers(cores), force=force)
     pinned = ", ".join(map(str, device.cores))
     say(f"{path}: {device.engine}, {device.threads} thread{'s' if device.threads > 1 else ''} on core(s) {pinned}")
@@ -77,3 +87,28 @@ def device_check(
         say(line)
     if not found.trusted:
         raise typer.Exit(7)
+
+
+_RUNS = 200
+
+
+def check_pair(pair: PairFile) -> list[str]:
+    """Open a pair, and return as text how its processors wait for each other, and what that costs."""
+    with machine_lock(), opened(pair) as found:
+        return [*_lines(found)]
+
+
+def _lines(found: Opened) -> Iterator[str]:
+    yield f"pair        {found.pair.name}"
+    for side, processor in zip(found.pair.processors, found.processors, strict=True):
+        about = processor.capabilities
+        on = f" on core(s) {', '.join(map(str, about.cores))}" if about.cores else ""
+        yield f"{side.name:<12}{about.name}{on}; {about.version}"
+    yield f"memory      shared: {found.other.capabilities.sharing}"
+    yield f"waits by    {found.synchronisation}: {found.why}"
+    for how in Synchronisation:
+        try:
+            made = handshake(*found.processors, how, _RUNS)
+            yield f"handshake   by {how}: least {made.least_us:.1f} us, median {made.median_us:.1f} us a step"
+        except DeviceError as error:
+            yield f"handshake   by {how}: {error.what}"

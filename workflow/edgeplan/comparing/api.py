@@ -14,7 +14,7 @@ from edgeplan.comparing.against import in_turns, with_kept
 from edgeplan.comparing.bench import Bench
 from edgeplan.comparing.result import Comparison, Held, LeftOut, read
 from edgeplan.comparing.turns import Turns
-from edgeplan.comparing.ways import REFERENCE, Source, Way, engines, pair_ways, processors_of, ways
+from edgeplan.comparing.ways import REFERENCE, Source, Way, engines, processors_of, ways
 from edgeplan.devices.pairs import load_pair
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import EdgeplanError, ParamsError, require_known
@@ -90,7 +90,7 @@ def compare(
         clock = references.time(_LOOKS).compute_us
         try:
             if other is None:
-                benches[0].measure([*ways(names, len(processors)), *(pair_ways(two, names) if two else ())])
+                benches[0].measure(ways(names, len(processors), two))
             for number, name in enumerate(names if other else ()):
                 way = Way(name, len(processors), 1)
                 try:

@@ -99,22 +99,25 @@ def engines() -> tuple[str, ...]:
     return REFERENCE, OWN, *(name for name in stock if name != REFERENCE)
 
 
-def ways(names: Sequence[str], count: int) -> list[Way]:
-    """Return all ways on so many processors, those first that are usually best: on all processors, by one session, by many."""
+def ways(names: Sequence[str], count: int, pair: PairFile | None = None) -> list[Way]:
+    """Return all ways on so many processors, those first that are usually best: on all, by one session, by many, on a pair."""
     sizes = dict.fromkeys((count, 1, max(1, count // 2)))
     shapes = dict.fromkeys([*((size, count // size) for size in sizes), *((size, 1) for size in sizes)])
-    return [Way(name, threads, sessions) for threads, sessions in shapes for name in names]
+    found, early = [Way(name, threads, sessions) for threads, sessions in shapes for name in names], 2 * len(names)
+    if pair is None:
+        return found
+    return [*found[:early], *_pair_ways(pair, names), *found[early:], Way("", 0, 0, SPLIT)]  # planning a split takes longest
 
 
-def pair_ways(pair: PairFile, names: Sequence[str]) -> list[Way]:
-    """Return what a pair adds: its second processor alone, from one queue with sessions on the first, and plans that split."""
+def _pair_ways(pair: PairFile, names: Sequence[str]) -> list[Way]:
+    """Return a pair's second processor alone, and from one queue with sessions on the first."""
     device, count = pair.devices()[1], len(host_cores(pair))
     whole = device.engine == "cuda" and "multiprocessors" not in device.options  # a stock engine cannot be kept to a part
     gpus = (OWN_GPU, *([_STOCK_GPU] if whole else []))
     # costs of our plans are known for all processors and for one
     sizes = [one for one in ((REFERENCE, count), (REFERENCE, 1), (OWN, 1)) if count and one[0] in names]
     shared = [Way(name, threads, count // threads, gpu) for name, threads in dict.fromkeys(sizes) for gpu in gpus]
-    return [*(Way("", 0, 0, gpu) for gpu in gpus), *shared, Way("", 0, 0, SPLIT)]
+    return [*(Way("", 0, 0, gpu) for gpu in gpus), *shared]
 
 
 def host_cores(pair: PairFile) -> tuple[int, ...]:

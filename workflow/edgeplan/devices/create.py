@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from edgeplan.devices.config import DEVICE_FOLDER, DeviceFile, load_device
+from edgeplan.devices.pairs import PAIR_FOLDER, PairFile, load_pair
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.support.files import validate, write_text
@@ -64,12 +65,46 @@ def create_device(
     device = validate(document, DeviceFile, DeviceError, "the device", f"device {name!r}")  # first: a path is made of the name
     engine_class(device.engine).version()
     _check_cores(device, usable)
+    _write(path, document, force=force)
+    return load_device(path), path
+
+
+def create_pair(name: str, second: str, *, cores: Sequence[int] = (), force: bool = False) -> tuple[PairFile, Path]:
+    """Write a pair file for this machine: its CPU, by cpu-onednn, and beside it a processor of its own.
+
+    Args:
+        name: of the pair: `pair-`, then as for devices.
+        second: name of the device beside the CPU, such as cuda-h200.
+        cores: of the CPU; without, all that this process may use.
+        force: overwrite a file that is there.
+
+    Returns:
+        The pair and its file.
+    """
+    here = workspace()
+    path = (here.pairs if here.found else PAIR_FOLDER) / f"{name}.yaml"
+    first = {"name": "cpu", "device": "cpu-onednn", "cores": list(cores) or sorted(os.sched_getaffinity(0))}
+    document = {
+        "format_version": 2,
+        "name": name,
+        "description": f"oneDNN on {len(first['cores'])} cores of this machine beside {second}, f32",
+        "processors": [first, {"name": "gpu", "device": second}],
+    }
+    pair = validate(document, PairFile, DeviceError, "the pair", f"pair {name!r}")
+    pair.check_cores()
+    pair.devices()
+    _write(path, document, force=force)
+    return load_pair(path), path
+
+
+def _write(path: Path, document: dict[str, object], *, force: bool) -> None:
     if path.exists() and not force:
         raise DeviceError(
-            f"there is a device {name!r} already", where=str(path), next_step="take another name, or overwrite it with --force"
+            f"there is a file of {path.stem!r} already",
+            where=str(path),
+            next_step="take another name, or overwrite with --force",
         )
     write_text(path, _text(document))
-    return load_device(path), path
 
 
 def _check_cores(device: DeviceFile, usable: Sequence[int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -32,6 +34,7 @@ class Setting:
         stores_work: whether its offline step stores work that the default repeats at every start (an optimised graph, compiled
             kernels, transformed weights); the "cached" settings of the tables.
         stock: whether it is an engine as shipped; ours is not.
+        python: a variable of the environment: it may name the Python of an environment of its own that has the engine.
     """
 
     start: str
@@ -42,6 +45,12 @@ class Setting:
     starts_once: bool = False
     stores_work: bool = False
     stock: bool = True
+    python: str = ""
+
+    @property
+    def interpreter(self) -> str:
+        """Return the Python that starts it."""
+        return os.environ.get(self.python, "") or sys.executable if self.python else sys.executable
 
     @property
     def program(self) -> Path:

@@ -7,6 +7,7 @@ Another package brings one by an entry point of the group `edgeplan.engines` tha
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -18,6 +19,7 @@ from edgeplan.engines.base import Engine
 from edgeplan.engines.description import Description, Setting, imported
 from edgeplan.errors import DeviceError
 from edgeplan.support.protocols import Protocol, protocol
+from edgeplan.support.subprocesses import program_command, run
 
 log = logging.getLogger(__name__)
 #: The group of entry points by which other packages bring engines.
@@ -119,7 +121,10 @@ def setting(name: str) -> Setting:
 
 def version_of(name: str) -> str:
     """Return the version of a setting's engine, without importing it; "" where it is not installed."""
-    found = setting(name).engine
+    known, found = setting(name), setting(name).engine
+    if known.interpreter != sys.executable:
+        asked = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+        return run(program_command(known.interpreter, "-I", "-c", asked, found)).stdout.decode().strip()
     with suppress(PackageNotFoundError):
         return version(found)
     built = packages_distributions().get(found.replace("-", "_"), ())  # the package under another name, as for GPUs

@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.registry import engine_protocol
 from edgeplan.errors import DeviceError, ModelError, StoreError
+from edgeplan.measurement.board.client import BoardMeasurer
 from edgeplan.measurement.budget import TimeBudget
+from edgeplan.measurement.local import Local
 from edgeplan.measurement.measurer import Batch, Measurer
-from edgeplan.measurement.measurers import measurer_of
 from edgeplan.measurement.noise import COMING_BACK, NoisePolicy
 from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
 from edgeplan.measurement.records import AnySubject, Measurement
@@ -30,6 +31,12 @@ from edgeplan.progress import BudgetProgress, progress
 from edgeplan.support.files import read_json, state_folder, write_json
 from edgeplan.support.machine import last_cache_bytes
 from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_file, journal_of, key_of, stored_rows_only
+
+
+def measurer_of(device: DeviceFile) -> Measurer:
+    """Make the measurer of a device; a board is reached when it is first asked."""
+    return Local(device) if device.board is None else BoardMeasurer(device)
+
 
 log = logging.getLogger(__name__)
 #: What the environment of rows says about the time they were measured at. It is no part of their key.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, UsefulWork
+from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
 from edgeplan.opencl.spaces import (
     DeviceTensor,
     LackingError,
@@ -27,6 +27,7 @@ from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 _ALIGNED = 16  # elements of a cache line
 _RANK, _CHANNELS = 4, 1
+_PACKED = 2  # constants of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,16 @@ class LaunchChain:
 
 
 def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Copy each input to its place in the output, in order: a block that two share is written by both."""
-    if step.weights:
-        raise LackingError("constants that are joined with activations")
+    """Copy each input, or constant, to its place in the output, in order: a block that two share is written by both."""
     chain, axis = LaunchChain(numbers), step.integer("axis")
     target = activation(step, "output", shapes, layouts)
     sources = [activation(step, f"input:{index}", shapes, layouts) for index in range(len(step.inputs))]
+    held = 0
+    for place, name in sorted((int(role.removeprefix("part_")), name) for role, name in step.weights.items()):
+        sources.insert(place, DeviceTensor(Memory.weights, held, shapes[name], NCHW))
+        held += math.prod(shapes[name])
+    if len(step.weights) > _PACKED or any(one.shape[0] != target.shape[0] for one in sources if axis):
+        raise LackingError("several constants that are joined with activations, or for a batch")
     start = 0
     for source in sources:
         if _images([target, *sources], axis, numbers.block):
@@ -119,7 +124,7 @@ def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
         else:
             _row_part(chain, source, target, axis, (0, start))
         start += source.shape[axis]
-    return chain.done("concat.move")
+    return replace(chain.done("concat.move"), packing=Packing("in_a_row", held) if held else Packing())
 
 
 def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:

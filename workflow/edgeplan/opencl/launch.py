@@ -44,7 +44,7 @@ class GpuNumbers(DeviceNumbers):
         tiled: how those kernels are chosen; the number grows when the rules change.
     """
 
-    tiled: int = 1
+    tiled: int = 2
 
 
 def device_numbers(numbers: Mapping[str, int]) -> DeviceNumbers:

@@ -9,11 +9,13 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
-from edgeplan.opencl.spaces import LackingError, Layouts, Shapes, Space, activation, dispatched, is_blocked
-from edgeplan.opencl.tiles import ceil, grouped
+from edgeplan.opencl.spaces import LackingError, Layouts, Shapes, Space, activation, by_row, dispatched, is_blocked
+from edgeplan.opencl.tiles import FEW_ROWS, ceil, group_tile, grouped
 
 #: Rows and vectors of columns of a work item.
 _TILE = (4, 1)
+#: Columns of the widest work group, and up to which narrower ones are taken.
+_WIDE, _NARROW = 64, 32
 _BATCH_AXES = 2
 
 
@@ -34,19 +36,27 @@ def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
     dots = strides[1][3] != 1
     if dots and (strides[0][3] != 1 or strides[1][2] != 1):
         raise LackingError("products of matrices whose values lie apart")
-    height, width = _TILE[0], 1 if dots else _TILE[1] * numbers.vector
-    size, group = grouped((ceil(columns, width), ceil(rows, height)), numbers)
     arguments: tuple[Argument, ...] = (
         Memory.arena,
         *(ArenaOffset(role) for role in ("input:0", "input:1", "output")),
         *(second, rows, columns, inner),
         *(step_of for one in strides for step_of in one),
     )
+    batch = first * second
+    padded = columns if columns <= _NARROW else ceil(columns, _WIDE) * _WIDE  # wide tiles read less, even half filled
+    if rows > FEW_ROWS and (tile := group_tile(rows * batch, padded, numbers)):
+        local, down, across = tile.local(numbers.vector), ceil(rows, tile.rows), ceil(columns, tile.columns)
+        macros, whole = tile.defines(numbers.block, numbers.vector), (across * local[0], down * local[1], batch)
+        launch = Launch("matmul", "matmul_tiled", macros, whole, (*local, 1), arguments)
+        work = UsefulWork(rows * batch, columns, down * tile.rows * batch, across * tile.columns, inner)
+        return Dispatch("matmul.tiled", (launch,), (tile.rows, tile.columns), work, numbers.units)
+    height, width = _TILE[0], 1 if dots else _TILE[1] * numbers.vector
+    size, group = grouped((ceil(columns, width), ceil(rows, height)), numbers)
     defines = (("B", numbers.block), ("V", numbers.vector), ("R", height), ("N", _TILE[1]))
     kernel = "matmul_dots" if dots else "matmul"
-    launch = Launch("matmul", kernel, defines, (*size[:2], first * second), (*group[:2], 1), arguments)
-    padded = ceil(rows, height) * height * first * second
-    work = UsefulWork(rows * first * second, columns, padded, ceil(columns, width) * width, inner)
+    launch = Launch("matmul", kernel, defines, (*size[:2], batch), (*group[:2], 1), arguments)
+    padded = ceil(rows, height) * height * batch
+    work = UsefulWork(rows * batch, columns, padded, ceil(columns, width) * width, inner)
     return Dispatch(f"matmul.{'dots' if dots else 'columns'}", (launch,), (height, width), work, numbers.units)
 
 
@@ -79,7 +89,7 @@ def layer_norm(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumb
         *(Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"), rows, size),
         *(step.number("epsilon"), int(scales), int(shifts), size if scales else 0),
     ]
-    launch = space.launch("layer_norm", "layer_norm", numbers, arguments)
+    launch = by_row("layer_norm", space, rows, numbers, arguments)
     found = dispatched("layer_norm.rows", space, [launch], numbers, size / numbers.block)
     if not scales and not shifts:
         return found

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory, UsefulWork
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, GpuNumbers, Launch, Memory, UsefulWork
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes, size_bytes
 
 #: Work items of a group along the axis that has the most of them.
 GROUP = 32
+#: Of a group that computes a row (`sources/grouped_rows.cl`).
+ROW_GROUP = 64
 _RANK = 4
 _FLOAT_BYTES = 4
 Shapes = Mapping[str, Shape]
@@ -82,6 +84,14 @@ class Space:
 
 def _rounded(count: int) -> int:
     return -(-count // GROUP) * GROUP
+
+
+def by_row(kernel: str, space: Space, rows: int, numbers: DeviceNumbers, arguments: Sequence[Argument]) -> Launch:
+    """Return a kernel that computes a row of a space by a work item, or on a GPU by a work group."""
+    if not isinstance(numbers, GpuNumbers) or numbers.work_group < ROW_GROUP:
+        return space.launch(kernel, kernel, numbers, arguments)
+    defines = (("B", numbers.block), ("V", numbers.vector), ("R", 1), ("N", 1))
+    return Launch("grouped_rows", f"{kernel}_group", defines, (rows * ROW_GROUP, 1, 1), (ROW_GROUP, 1, 1), tuple(arguments))
 
 
 def dispatched(implementation: str, space: Space, launches: Sequence[Launch], numbers: DeviceNumbers, work: float) -> Dispatch:

@@ -7,7 +7,7 @@ import math
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.copies import LaunchChain
 from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch
-from edgeplan.opencl.spaces import DeviceTensor, LackingError, Layouts, Shapes, Space, activation
+from edgeplan.opencl.spaces import DeviceTensor, LackingError, Layouts, Shapes, Space, activation, by_row
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 
 #: Codes of `sources/window.cl`.
@@ -71,7 +71,10 @@ def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     logarithm = int(str(step.settings.get("algorithm", "accurate")) == "log")
     space = Space(1, outer, inner, shape[axis], padded=False)
     arguments = [source.memory, source.place, written.memory, written.place, shape[axis], inner, logarithm]
-    chain.launches.append(space.launch("softmax", "softmax", numbers, arguments))
+    if inner == 1:
+        chain.launches.append(by_row("softmax", space, outer, numbers, arguments))
+    else:  # the values of a row lie apart, those of many rows side by side
+        chain.launches.append(space.launch("softmax", "softmax", numbers, arguments))
     done = space.work(chain.launches[-1], numbers.block, 1.0)
     if written is not target:
         chain.copied(written, target)

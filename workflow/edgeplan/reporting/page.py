@@ -17,10 +17,26 @@ from pydantic import TypeAdapter, ValidationError
 
 from edgeplan.errors import FormatError
 from edgeplan.reporting.bars import NO_VALUE, Bar, interval_of, value_of, worst
-from edgeplan.reporting.captions import caption
 from edgeplan.reporting.table import cell_text, read_markdown
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document
+
+
+def caption(folder: Path, name: str) -> str:
+    """Read the caption of a table or figure, as one line.
+
+    Args:
+        folder: folder of the captions, one Markdown file each.
+        name: id of the table or figure.
+    """
+    path = folder / f"{name}.md"
+    try:
+        return " ".join(path.read_text(encoding="utf-8").split())
+    except OSError as error:
+        raise FormatError(
+            f"{name} has no caption", where=str(path), next_step="write what it shows, and in which units"
+        ) from error
+
 
 #: How the name of a file ends that holds a chapter.
 SUFFIX = ".page.json"

@@ -104,6 +104,11 @@ class Dnnl:
                 next_step="pip install 'edgeplan[runtime]'",
             )
 
+    def team(self, threads: int) -> int:
+        """The address of what has that many threads compute together; 0 for one, or without libgomp."""
+        function = getattr(self._library, "GOMP_parallel", None) if threads > 1 else None
+        return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
+
     def bind_threads(self, cores: Sequence[int]) -> None:
         """Each of the threads that compute for the calling one stays on a core of its own from now on, this one on the first.
 

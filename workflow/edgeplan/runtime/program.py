@@ -13,7 +13,7 @@ from edgeplan.graph.steps import COMPILED, INT8_LINE, SIDE_BY_SIDE, Lowered, Ste
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import NCHW, NHWC, same_bytes, size_bytes
+from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC, same_bytes, size_bytes
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
@@ -77,6 +77,10 @@ class Program:
         return self.types.get(tensor, FLOAT32)
 
 
+#: Kinds whose operands are of one layout, that of what is before or behind them.
+_OF_ANY_RANK = frozenset({"eltwise", "binary", "scale", "softmax"})
+
+
 def activation_layouts(lowered: Lowered, home: str) -> Mapping[str, str]:
     """Layout of every activation under a home layout."""
     border = {*lowered.inputs, *lowered.outputs}
@@ -84,6 +88,17 @@ def activation_layouts(lowered: Lowered, home: str) -> Mapping[str, str]:
     plain = {*border, *lowered.types}
     layouts = {t: NCHW if t in plain else home for t in activations}
     return MappingProxyType(layouts | dict.fromkeys(_side_by_side(lowered) - border, NHWC))
+
+
+def blocked_images(lowered: Lowered) -> Mapping[str, str]:
+    """Layout of every activation with images in blocks; what products of activations touch is no image, but row-major."""
+    plain: set[str] = set()
+    near = {t for step in lowered.steps if step.kind == "matmul" for t in (*step.reads, *step.outputs)}
+    between = [{*step.reads, *step.outputs} for step in lowered.steps if step.kind in _OF_ANY_RANK]
+    while not near <= plain:
+        plain |= near
+        near = {t for tensors in between if tensors & plain for t in tensors}
+    return MappingProxyType({t: NCHW if t in plain else f for t, f in activation_layouts(lowered, BLOCKED).items()})
 
 
 def _side_by_side(lowered: Lowered) -> set[str]:
@@ -139,6 +154,7 @@ def build_program(
     choices: Sequence[Implementation],
     weights: Mapping[str, WeightLocation],
     threads: int = 1,
+    layouts: Mapping[str, str] | None = None,
 ) -> Program:
     """Lay out the buffers for chosen implementations.
 
@@ -149,8 +165,9 @@ def build_program(
         choices: one implementation for each step.
         weights: from `locate_weights`.
         threads: the most threads a step will run on; scratchpads grow with them.
+        layouts: of activations; None for those of the home layout.
     """
-    layouts = activation_layouts(lowered, home)
+    layouts = layouts or activation_layouts(lowered, home)
     offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
     creator = Creator(dnnl, lowered.shapes, layouts, offsets, lowered.types)
     scratch = []

@@ -120,10 +120,6 @@ def _dispatched(engine: str, name: str, *more: str) -> Protocol:
     return Protocol(name, (*_MEASURING, *sources, *_RUNTIME))
 
 
-def _mapped(engine: str, name: str) -> Protocol:
-    return Protocol(name, _files("engines", "mapping", f"{engine}/nodes"))
-
-
 def _started(engine: str, *earlier: str, version: int = 2) -> Protocol:
     """Since 2 a file that imports the engine alone starts it; since 3 our sessions are native, with nothing to set up."""
     return Protocol(f"cold-{engine}/{version}", (*_COLD_RUN, *_files(f"engines/{engine}", "cold", "start")), earlier)
@@ -144,8 +140,8 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "measure/cuda": _dispatched("cuda", "cuda/1", "cuda"),
         "measure/onnxruntime_cuda": _measured("onnxruntime_cuda", "onnxruntime-cuda/1", ()),
         # which operators a node holds that an engine counts
-        "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
-        "mapping/openvino": _mapped("openvino", "260d8671"),
+        "mapping/onnxruntime": Protocol("2e4960ae", _files("engines", "mapping", "onnxruntime/nodes")),
+        "mapping/openvino": Protocol("260d8671", _files("engines", "mapping", "openvino/session")),
         "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
         "mapping/opencl": Protocol("opencl-nodes/1", _files("engines/opencl", "dispatching")),
         "mapping/cuda": Protocol("cuda-nodes/1", _files("engines/opencl", "dispatching")),

@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
+from onnx import TensorProto
 
 from edgeplan.graph.batches import batched
+from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import Array, Draw, SeededModel, seeded
-from edgeplan.workloads.exported import Exported
-from edgeplan.workloads.recurrent import recurrent_language_model
+from edgeplan.workloads.exported import ExportBuilder, Exported
 from edgeplan.workloads.transformers import bert, gpt2, vit
 from edgeplan.workloads.unrolled import unrolled_language_model
-from edgeplan.workloads.yolov3 import yolov3
 from edgeplan.zoo import prior_models
 from edgeplan.zoo.family import published
 from edgeplan.zoo.mnasnet import mnasnet
@@ -30,6 +31,95 @@ from edgeplan.zoo.mobilenetv2 import mobilenetv2
 from edgeplan.zoo.resnet import resnet
 from edgeplan.zoo.squeezenet import squeezenet
 from edgeplan.zoo.unseen.registry import UNSEEN
+
+_GATES = {"LSTM": 4, "GRU": 3}
+
+
+def recurrent_language_model(
+    name: str, cell: Literal["LSTM", "GRU"], *, batch: int = 1, tokens: int = 1, vocabulary: int = 32000, embedding: int = 80,
+    hidden: int = 64, layers: int = 2,
+) -> Exported:  # fmt: skip
+    """Build a recurrent language model: token ids (tokens, batch) and states to logits (tokens, batch, vocabulary), states.
+
+    The layers are those of EOP's table 3: one step, 80 inputs, two layers of 64 units, at a batch of 16;
+    the paper's vocabulary of 32,000 is that of its BERT. It counts no parameters: by hand, with LSTM
+    (GRU: 3 in place of 4), 32,000 x 80 of the embedding, 4 x 64 x (80 + 64 + 2) and 4 x 64 x (64 + 64 + 2)
+    of the layers, 32,000 x (64 + 1) of the logits. At the size of Zaremba et al., 2014 (section 4.1: large,
+    1500 units, vocabulary 10,000), the same builder has the 66 M that Gal and Ghahramani, 2016, table 1 state.
+
+    States are of shape (layers, batch, hidden): `hidden`, and `cell` of LSTMs. Layers are cut out of them
+    and joined again as torch.onnx writes it.
+    """
+    b = ExportBuilder(name)
+    ids = b.input("input_ids", (tokens, batch), TensorProto.INT64)
+    kinds = ("hidden", "cell") if cell == "LSTM" else ("hidden",)
+    states = [b.input(kind, (layers, batch, hidden)) for kind in kinds]
+    x = b.node("Gather", [b.weight("encoder.weight", (vocabulary, embedding), 1.0), ids], "/encoder", axis=0)
+    left: list[list[str]] = [[] for _ in kinds]
+    for layer in range(layers):
+        inputs, gates = embedding if layer == 0 else hidden, _GATES[cell] * hidden
+        bound = 1 / math.sqrt(hidden)  # as torch draws them
+        weights = [
+            b.weight(f"rnn.{role}_l{layer}", shape, bound)
+            for role, shape in (("W", (1, gates, inputs)), ("R", (1, gates, hidden)), ("B", (1, 2 * gates)))
+        ]
+        cut = [b.integers(ends) for ends in ((layer,), (layer + 1,), (0,))]
+        given = [b.node("Slice", [state, *cut], "/rnn") for state in states]
+        settings = {"hidden_size": hidden} | ({"linear_before_reset": 1} if cell == "GRU" else {})
+        y, *last = b.nodes(cell, [x, *weights, "", *given], 1 + len(kinds), "/rnn", **settings)
+        for states_of_kind, state in zip(left, last, strict=True):
+            states_of_kind.append(state)
+        x = b.node("Squeeze", [y, b.integers((1,))], "/rnn")
+    outputs = {"logits": b.linear(x, hidden, vocabulary, "/decoder")}
+    for kind, found in zip(kinds, left, strict=True):
+        outputs[f"{kind}_out"] = b.node("Concat", found, "/rnn", axis=0)
+    return b.build(outputs)
+
+
+#: Residual blocks of Darknet-53's stages (table 1 of the paper).
+DARKNET_53 = (1, 2, 8, 8, 4)
+_ANCHORS, _BOX = 3, 5
+
+
+def yolov3(
+    name: str = "yolov3", *, image: int = 416, width: int = 32, blocks: tuple[int, ...] = DARKNET_53, classes: int = 80
+) -> Graph:
+    """Build YOLOv3 (Redmon and Farhadi, 2018; the authors' yolov3.cfg): three maps of boxes, at strides 32, 16 and 8.
+
+    Published, at 416 x 416: 65.86 G operations, two a multiply-add (the authors' page on YOLO); 61,949,149
+    parameters (the 248,007,048 bytes of the authors' weights less a head of 20 and the running statistics).
+
+    Args:
+        name: name of the graph.
+        image: height and width of the image, a multiple of 32.
+        width: channels of the first convolution.
+        blocks: residual blocks of each of the five stages.
+        classes: classes of objects.
+    """
+    b = GraphBuilder(name, (1, 3, image, image))
+    x = _conv(b, b.input, width)
+    maps: list[str] = []
+    for stage, count in enumerate(blocks):
+        channels = width * 2 ** (stage + 1)
+        x = b.conv_bn(x, channels, 3, 2, act="leakyrelu")
+        for _ in range(count):
+            x = b.add(x, _conv(b, _conv(b, x, channels // 2, 1), channels))
+        maps.append(x)
+    found, channels = list[str](), width * 16
+    for beside in (maps[-2], maps[-3], ""):
+        for _ in range(2):
+            x = _conv(b, _conv(b, x, channels, 1), 2 * channels)
+        x = _conv(b, x, channels, 1)
+        found.append(b.conv(_conv(b, x, 2 * channels), _ANCHORS * (_BOX + classes), 1, bias=True))
+        if beside:
+            channels //= 2
+            x = b.concat([b.upsample(_conv(b, x, channels, 1)), beside])
+    return b.build(*found)
+
+
+def _conv(b: GraphBuilder, x: str, channels: int, kernel: int = 3) -> str:
+    return b.conv_bn(x, channels, kernel, act="leakyrelu")
+
 
 #: A network of the zoo, or a model as an exporter writes it.
 Workload = Graph | Exported

@@ -13,18 +13,233 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
+from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.caffe import caffe_alexnet, caffe_googlenet
-from edgeplan.zoo.crnn import crnn_lite
-from edgeplan.zoo.efficientnet import efficientnet_b0
 from edgeplan.zoo.family import published
-from edgeplan.zoo.mobilenet_yolo import mobilenet_yolo, mobilenetv2_yolov3
-from edgeplan.zoo.mobilenetv1 import mobilenetv1
-from edgeplan.zoo.mobilenetv2 import mobilenetv2
+from edgeplan.zoo.googlenet import INCEPTION_STAGES
+from edgeplan.zoo.layers import CLASSES, IMAGE, classifier
+from edgeplan.zoo.mobilenetv1 import LAYERS, mobilenetv1
+from edgeplan.zoo.mobilenetv2 import STAGES, inverted_residual, mobilenetv2
 from edgeplan.zoo.resnet import resnet
-from edgeplan.zoo.shufflenet import shufflenet
 from edgeplan.zoo.shufflenetv2 import shufflenetv2
 from edgeplan.zoo.squeezenet import squeezenet
+
+# 20 classes (Pascal VOC), 4 coordinates and objectness, for each anchor.
+_PER_ANCHOR = 25
+
+
+def mobilenet_yolo(name: str = "mobilenet_yolo", *, size: int = 224) -> Graph:
+    """Build MobileNet-YOLO: MobileNetV1, then YOLOv2 heads of five anchors at two scales.
+
+    ncnn's file upsamples by a transposed convolution (4 x 4, stride 2, 1024 to 256 channels in 256 groups, 16,384 weights). A
+    grouped 1 x 1 convolution (1,024 weights) and a nearest-neighbour resize stand for it here: 0.14 % fewer parameters.
+
+    Args:
+        name: name of the graph.
+        size: height and width of the input, a multiple of 32; ncnn's file says 416, NNV12's Table 4 says 224.
+    """
+    b = GraphBuilder(name, (1, 3, size, size))
+    x = b.conv_bn(b.input, 32, 3, 2)
+    for channels, stride in LAYERS:
+        x = b.conv_bn(b.relu(b.bn(b.dwconv(x, 3, stride))), channels, 1)
+    coarse = b.conv_bn(b.conv_bn(x, 256, 1), 1024, 3)
+    x = b.upsample(b.conv(coarse, 256, 1, groups=256))
+    fine = b.conv_bn(b.conv_bn(b.conv_bn(x, 1024, 3), 256, 1), 1024, 3)
+    return b.build(*(b.conv(x, 5 * _PER_ANCHOR, 1, bias=True) for x in (coarse, fine)))
+
+
+def mobilenetv2_yolov3(name: str = "mobilenetv2_yolov3", *, size: int = 224) -> Graph:
+    """Build MobileNetV2-YOLOv3 ("lite"): depthwise separable heads of three anchors at two scales, joined by a sum.
+
+    The fine scale starts from the expansion at stride 16 of the first block with 160 channels. ncnn's file upsamples by a
+    transposed convolution of stride 2 with one weight a channel and a 2 x 2 max pooling, which spreads each (non-negative)
+    value over four pixels: a nearest-neighbour resize.
+
+    Args:
+        name: name of the graph.
+        size: height and width of the input, a multiple of 32; ncnn's file says 352, NNV12's Table 4 says 224.
+    """
+    b = GraphBuilder(name, (1, 3, size, size))
+    x = b.conv_bn(b.input, 32, 3, 2)
+    for expansion, channels, repeats, first_stride in STAGES:
+        for block in range(repeats):
+            stride = first_stride if block == 0 else 1
+            if block == 0 and channels == _FINE_FROM:
+                fine = b.conv_bn(x, b.channels(x) * expansion, 1)
+                x = inverted_residual(b, fine, 0, 3, channels, stride, act="relu")
+                continue
+            expanded = 0 if expansion == 1 else b.channels(x) * expansion
+            y = inverted_residual(b, x, expanded, 3, channels, stride, act="relu")
+            x = b.add(x, y) if block > 0 else y
+    coarse = _separable(b, b.conv_bn(x, 1280, 1), 576)
+    fine = _separable(b, b.add(b.upsample(coarse), _separable(b, fine, 576)), 576)
+    return b.build(*(b.conv(x, 3 * _PER_ANCHOR, 1, bias=True) for x in (coarse, fine)))
+
+
+# The stage whose first expansion feeds the fine scale.
+_FINE_FROM = 160
+
+
+def _separable(b: GraphBuilder, x: str, channels: int) -> str:
+    return b.conv_bn(b.relu(b.bn(b.dwconv(x, 3))), channels, 1)
+
+
+# Output channels, kernel, padding, whether both convolutions are normalised, pooling behind (kernel, stride, padding).
+_POOL_BOTH, _POOL_HEIGHT = ((2, 2), (2, 2), (0, 0)), ((2, 2), (2, 1), (0, 1))
+_LAYERS = (
+    (128, 3, 1, False, _POOL_BOTH),
+    (256, 3, 1, True, None),
+    (256, 3, 1, False, _POOL_HEIGHT),
+    (512, 3, 1, True, None),
+    (512, 3, 1, False, _POOL_HEIGHT),
+    (512, 2, 0, True, None),
+)
+_STEM = 24
+_HIDDEN = 256
+_HEIGHT = 32
+
+
+def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530) -> Graph:
+    """Build CRNN-lite for a line of grey-scale text of 32 x `width` pixels; its output is (width / 4 + 1, 1, classes) scores.
+
+    Args:
+        name: name of the graph.
+        width: width of the line, a multiple of 4. The published model takes any; 320 is a line of about ten characters.
+        classes: characters and CTC's blank.
+    """
+    b = GraphBuilder(name, (1, 1, _HEIGHT, width))
+    x = b.relu(b.conv(b.input, _STEM, 5, 2, bias=True))
+    for channels, kernel, pad, normalised, pool in _LAYERS:
+        x = b.conv(x, b.channels(x), kernel, groups=b.channels(x), pad=pad, bias=True)
+        x = b.relu(b.bn(x) if normalised else x)
+        x = b.conv(x, channels, 1, bias=True)
+        x = b.relu(b.bn(x) if normalised else x)
+        x = b.maxpool(x, *pool) if pool else x
+    x = b.transpose(b.squeeze(x, (2,)), (2, 0, 1))  # (batch, channels, 1, steps) to (steps, batch, channels)
+    x = _bidirectional(b, x, _HIDDEN // 2, _HIDDEN)
+    return b.build(_bidirectional(b, x, _HIDDEN // 4, classes))
+
+
+def _bidirectional(b: GraphBuilder, x: str, hidden: int, out: int) -> str:
+    """Add a bidirectional LSTM and a fully connected layer on every step: (steps, batch, features) to (steps, batch, out)."""
+    steps, batch, _ = b.shape(x)
+    y = b.transpose(b.lstm(x, hidden, bidirectional=True), (0, 2, 1, 3))
+    y = b.fc(b.reshape(y, (steps * batch, 2 * hidden)), out)
+    return b.reshape(y, (steps, batch, out))
+
+
+def caffe_alexnet(name: str = "caffe_alexnet") -> Graph:
+    """Build AlexNet with its two groups (Krizhevsky et al., 2012) for 227 x 227 as in Caffe; its first layer does not pad."""
+    b = GraphBuilder(name, (1, 3, 227, 227))
+    x = _conv(b, b.input, 96, 11, 4, pad=0)
+    x = b.maxpool(b.lrn(x), 3, 2)
+    x = _conv(b, x, 256, 5, groups=2)
+    x = b.maxpool(b.lrn(x), 3, 2)
+    for channels, groups in ((384, 1), (384, 2), (256, 2)):
+        x = _conv(b, x, channels, 3, groups=groups)
+    x = b.flatten(b.maxpool(x, 3, 2))
+    for _ in range(2):
+        x = b.relu(b.fc(x, 4096))
+    return b.build(b.softmax(b.fc(x, CLASSES)))
+
+
+def caffe_googlenet(name: str = "caffe_googlenet") -> Graph:
+    """Build GoogLeNet (Szegedy et al., 2015) with its 5 x 5 convolutions, without auxiliary classifiers."""
+    b = GraphBuilder(name, IMAGE)
+    x = _conv(b, b.input, 64, 7, 2)
+    x = b.lrn(b.maxpool(x, 3, 2, ceil=True))
+    x = _conv(b, _conv(b, x, 64, 1), 192, 3)
+    x = b.maxpool(b.lrn(x), 3, 2, ceil=True)
+    for stage, modules in enumerate(INCEPTION_STAGES):
+        if stage > 0:
+            x = b.maxpool(x, 3, 2, ceil=True)
+        for c1, c3_in, c3, c5_in, c5, pool in modules:
+            pointwise = _conv(b, x, c1, 1)
+            three = _conv(b, _conv(b, x, c3_in, 1), c3, 3)
+            five = _conv(b, _conv(b, x, c5_in, 1), c5, 5)
+            pooled = _conv(b, b.maxpool(x, 3, 1, 1), pool, 1)
+            x = b.concat([pointwise, three, five, pooled])
+    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), CLASSES)))
+
+
+def _conv(
+    b: GraphBuilder, x: str, channels: int, kernel: int, stride: int = 1, *, groups: int = 1, pad: int | None = None
+) -> str:
+    return b.relu(b.conv(x, channels, kernel, stride, groups=groups, pad=pad, bias=True))
+
+
+# Table 1 of its paper, three groups: channels of the stem and of each stage's output, by width.
+_WIDTHS = MappingProxyType(
+    {
+        0.5: (12, (120, 240, 480)),
+        1.0: (24, (240, 480, 960)),
+        1.5: (24, (360, 720, 1440)),
+        2.0: (48, (480, 960, 1920)),
+    }
+)
+_REPEATS = (4, 8, 4)
+_GROUPS = 3
+_BOTTLENECK = 4
+
+
+def shufflenet(name: str = "shufflenet", *, width: float = 1.0) -> Graph:
+    """Build ShuffleNet 0.5x, 1x, 1.5x or 2x with three groups; stem channels are those of its authors' published code."""
+    stem, stages = _WIDTHS[width]
+    b = GraphBuilder(name, IMAGE)
+    x = b.maxpool(b.conv_bn(b.input, stem, 3, 2), 3, 2, 1)
+    for stage, (out, repeats) in enumerate(zip(stages, _REPEATS, strict=True)):
+        for unit in range(repeats):
+            # "We do not apply group convolution on the first pointwise layer" (section 3.2): it has few channels.
+            x = _unit(b, x, out, 1 if stage == unit == 0 else _GROUPS, downsamples=unit == 0)
+    return b.build(classifier(b, x))
+
+
+def _unit(b: GraphBuilder, x: str, out: int, first_groups: int, *, downsamples: bool) -> str:
+    """Add a unit of Figure 2: b where the size stays (residual sum), c where it halves (pooled input concatenated)."""
+    produced = out - b.channels(x) if downsamples else out
+    y = b.conv_bn(x, out // _BOTTLENECK, 1, groups=first_groups)
+    y = b.channel_shuffle(y, _GROUPS)
+    y = b.bn(b.dwconv(y, 3, 2 if downsamples else 1))
+    y = b.conv_bn(y, produced, 1, groups=_GROUPS, act="")
+    return b.relu(b.concat([b.avgpool(x, 3, 2, 1), y]) if downsamples else b.add(x, y))
+
+
+# Table 1 of its paper: expansion, kernel, output channels, repeats, stride of the first.
+_STAGES = (
+    (1, 3, 16, 1, 1),
+    (6, 3, 24, 2, 2),
+    (6, 5, 40, 2, 2),
+    (6, 3, 80, 3, 2),
+    (6, 5, 112, 3, 1),
+    (6, 5, 192, 4, 2),
+    (6, 3, 320, 1, 1),
+)
+_SQUEEZE = 4
+
+
+def efficientnet_b0(name: str = "efficientnet_b0") -> Graph:
+    """Build EfficientNet-B0; swish is a sigmoid and a product, as exporters write it."""
+    b = GraphBuilder(name, IMAGE)
+    x = _swish(b, b.conv_bn(b.input, 32, 3, 2, act=""))
+    for expansion, kernel, out, repeats, first_stride in _STAGES:
+        for block in range(repeats):
+            y = _block(b, x, expansion, kernel, out, first_stride if block == 0 else 1)
+            x = b.add(x, y) if block > 0 else y
+    x = _swish(b, b.conv_bn(x, 1280, 1, act=""))
+    return b.build(classifier(b, x))
+
+
+def _block(b: GraphBuilder, x: str, expansion: int, kernel: int, out: int, stride: int) -> str:
+    channels = b.channels(x)
+    y = _swish(b, b.conv_bn(x, channels * expansion, 1, act="")) if expansion > 1 else x
+    y = _swish(b, b.bn(b.dwconv(y, kernel, stride)))
+    squeezed = _swish(b, b.conv(b.gap(y), channels // _SQUEEZE, 1, bias=True))  # a quarter of the block's input
+    y = b.mul(y, b.activation(b.conv(squeezed, b.channels(y), 1, bias=True), "sigmoid"))
+    return b.conv_bn(y, out, 1, act="")
+
+
+def _swish(b: GraphBuilder, x: str) -> str:
+    return b.mul(x, b.activation(x, "sigmoid"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from edgeplan.support.protocols import Protocol, files_of
 
 _PLANNING = files_of(
-    "planning", *("bounds", "document", "dominance", "events", "local_search", "machine", "mixed_integer", "optimal", "profile")
+    "planning", *("bounds", "document", "dominance", "local_search", "machine", "mixed_integer", "optimal", "profile")
 )
 #: By what is measured.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(

@@ -30,7 +30,6 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                     "contained",
                     "costed",
                     "frugal",
-                    "halved",
                     "measuring",
                     "phonelike",
                 ),

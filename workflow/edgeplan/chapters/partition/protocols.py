@@ -30,19 +30,18 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                     "samples",
                     "splits",
                     "models",
-                    "curves",
-                    "running",
                 ),
                 *files_of("chapters/partition", "layers", "costs", "choosing"),
-                *files_of("planning/partition", "margin", "planner", "sequential"),
+                *files_of("planning/partition", "planner"),
                 "workloads/registry.py",
             ),
             earlier=("partition/2",),
         ),
         # plans by a model's own sweep, and all ways to run it on fresh runs; since 2 what is moved is part of the costs, since
-        # 3 ways near to each other are opened twice before one is chosen, and since 4 no GPU notes when its kernels run
+        # 3 ways near to each other are opened twice before one is chosen, since 4 no GPU notes when its kernels run, and since
+        # 5 the host's threads stay awake until its next step
         "partition_checked": Protocol(
-            "partition-checked/4",
+            "partition-checked/5",
             (
                 *files_of("runtime/partitioned", "build", "crossing", "handshake", "lanes", "program", "sections", "session"),
                 *files_of("runtime/streaming", "build", "calls"),
@@ -52,13 +51,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 "cuda",
                 *files_of("runtime", "ranges", "bands"),
                 f"{NATIVE}/loops/partner.cpp",
-                *files_of("chapters/partition/checked", "own_sweep", "own_costs", "shifting", "planning", "worker"),
-                *files_of("chapters/partition/checked", "fastest", "opened_plan", "stock_times"),
-                *files_of("chapters/partition", "costs", "measuring/checked", "stages/partition_checked"),
-                *files_of("planning/partition", "margin", "planner", "sequential"),
+                *files_of("chapters/partition/checked", "own_sweep", "planning", "worker"),
+                *files_of("chapters/partition/checked", "fastest", "opened_plan"),
+                *files_of("chapters/partition", "costs", "stages/partition_checked"),
+                *files_of("planning/partition", "planner"),
                 "workloads/registry.py",
             ),
-            earlier=("partition-checked/3", "partition-checked/2"),
+            earlier=("partition-checked/4", "partition-checked/3", "partition-checked/2"),
         ),
         "eop": Protocol(
             "eop/3",
@@ -74,7 +73,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 f"{NATIVE}/loops/partner.cpp",
                 *files_of("chapters/partition/eop", "costs", "operators", "sweeps", "variants", "ways"),
                 *files_of("chapters/partition/stages", "partition_eop"),
-                *files_of("workloads", "registry", "unrolled", "recurrent", "transformers", "yolov3"),
+                *files_of("workloads", "registry", "unrolled", "transformers"),
                 "graph/batches.py",
                 "planning/partition",
             ),

@@ -40,6 +40,7 @@ ENGINE = Description(
                 f"{_COLD}:cuda",
                 {"provider": dict(OPTIONS)},
                 starts_once=True,
+                python="EDGEPLAN_CUDA_PYTHON",
             ),
             "onnxruntime-frugal": Setting(_START, "onnxruntime", "ONNX Runtime, frugal", f"{_COLD}:external", _FRUGAL),
             "onnxruntime-offline": Setting(

@@ -29,7 +29,7 @@ from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.crossing import dense, is_view_at
 from edgeplan.runtime.processor import Kernel, Region
-from edgeplan.runtime.program import Program, activation_layouts, build_program, plan_buffers, step_candidates
+from edgeplan.runtime.program import Program, blocked_images, build_program, plan_buffers, step_candidates
 from edgeplan.runtime.session import PreparedSteps
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.scratch import ScratchFolder
@@ -71,7 +71,7 @@ class DispatchingEngine(Engine):
         """Return the nodes without weights and kernels, unless the processor refuses a step."""
         processor = self._told()
         lowered, block = _blocked_convolutions(lower(graph, eight_bits=False)), self._dnnl.info.block
-        layouts = activation_layouts(lowered, BLOCKED)
+        layouts = blocked_images(lowered)
         if any(processor.refuses(lowered, step, layouts) for step in lowered.steps):
             return super().told(graph)
         offsets, _ = plan_buffers(lowered, layouts, block)
@@ -121,8 +121,9 @@ def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
     """Build the program of a model with activations in blocks; the host computes its steps on so many threads."""
     lowered = _blocked_convolutions(lower(graph, eight_bits=False))
     dnnl.set_threads(threads)
-    choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED)]
-    return build_program(dnnl, lowered, BLOCKED, choices, locate_weights(model, lowered), threads)
+    layouts = blocked_images(lowered)
+    choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED, layouts)]
+    return build_program(dnnl, lowered, BLOCKED, choices, locate_weights(model, lowered), threads, layouts)
 
 
 def _blocked_convolutions(lowered: Lowered) -> Lowered:

@@ -16,7 +16,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +47,7 @@ def words_of(name: str, artefact: Artefact, threads: int, inputs: Path, outputs:
         "main": str(artefact.main), "companions": {role: str(path) for role, path in artefact.companions.items()},
         "threads": threads, "inputs": str(inputs), "outputs": str(outputs), "shapes": artefact.outputs, **known.options,
     }  # fmt: skip
-    return sys.executable, "-P", str(known.program), json.dumps(job)
+    return known.interpreter, "-P", str(known.program), json.dumps(job)
 
 
 class OverTimeError(ColdRunError):

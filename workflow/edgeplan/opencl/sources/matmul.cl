@@ -69,3 +69,92 @@ __kernel void matmul_dots(MATMUL_PARAMETERS)
         c[(first_row + r) * out_row + column * out_column] = total;
     }
 }
+
+#ifdef GC
+/* The same for GPUs: a work group computes GP rows by GC columns from tiles in local memory, whose local size is GC / V, GP / R;
+   a work item R rows by a vector of V columns (V is 4, N is 1). What lies side by side is read side by side. */
+#define ITEMS (GC / V * GP / R)
+#define DEPTH 16
+#define PITCH (GP + 4)
+#define WIDTH (GC + 4)
+#define LEFT_LOADS (GP * DEPTH / ITEMS)
+#define RIGHT_LOADS (GC * DEPTH / ITEMS)
+#ifndef ALIGNED /* a vector at a multiple of its size */
+#define ALIGNED(from) VLOAD(from)
+#endif
+
+__kernel void matmul_tiled(MATMUL_PARAMETERS)
+{
+    __local __attribute__((aligned(16))) float near[DEPTH * PITCH], factors[DEPTH * WIDTH] __attribute__((aligned(16)));
+    int column = get_local_id(0), row = get_local_id(1), item = row * (GC / V) + column, batch = get_group_id(2);
+    int begin = get_group_id(1) * GP, first_column = get_group_id(0) * GC;
+    __global const float *a = arena + left + batch / second * left0 + batch % second * left1;
+    __global const float *b = arena + right + batch / second * right0 + batch % second * right1;
+    FLOATV sum[R];
+    float soon[LEFT_LOADS], soon_factors[RIGHT_LOADS];
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+        sum[r] = 0.0f;
+    for (int k = -DEPTH; k < inner; k += DEPTH) {
+        if (k >= 0) {
+#pragma unroll
+            for (int l = 0; l < LEFT_LOADS; ++l) {
+                int which = item + l * ITEMS, apart = left_inner != 1;
+                near[(apart ? which / GP : which % DEPTH) * PITCH + (apart ? which % GP : which / DEPTH)] = soon[l];
+            }
+#pragma unroll
+            for (int l = 0; l < RIGHT_LOADS; ++l) {
+                int which = item + l * ITEMS, apart = right_inner != 1;
+                factors[(apart ? which / GC : which % DEPTH) * WIDTH + (apart ? which % GC : which / DEPTH)] = soon_factors[l];
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+        int next = k + DEPTH;
+        if (next < inner) {
+#pragma unroll
+            for (int l = 0; l < LEFT_LOADS; ++l) {
+                int which = item + l * ITEMS, apart = left_inner != 1;
+                int at = begin + (apart ? which % GP : which / DEPTH), lane = next + (apart ? which / GP : which % DEPTH);
+                soon[l] = at < rows && lane < inner ? a[at * left_row + lane * left_inner] : 0.0f;
+            }
+#pragma unroll
+            for (int l = 0; l < RIGHT_LOADS; ++l) {
+                int which = item + l * ITEMS, apart = right_inner != 1;
+                int at = first_column + (apart ? which % GC : which / DEPTH), lane = next + (apart ? which / GC : which % DEPTH);
+                soon_factors[l] = at < columns && lane < inner ? b[at * right_column + lane * right_inner] : 0.0f;
+            }
+        }
+        if (k >= 0) {
+#pragma unroll
+            for (int i = 0; i < DEPTH; ++i) {
+                FLOATV factor = ALIGNED(factors + i * WIDTH + column * V);
+#pragma unroll
+                for (int r = 0; r < R; r += 4) {
+                    FLOATV four = ALIGNED(near + i * PITCH + row * R + r);
+                    sum[r] += four.x * factor;
+                    sum[r + 1] += four.y * factor;
+                    sum[r + 2] += four.z * factor;
+                    sum[r + 3] += four.w * factor;
+                }
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+    }
+    __global float *c = arena + output + batch / second * out0 + batch % second * out1;
+    int at = first_column + column * V;
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        int from = begin + row * R + r;
+        if (from >= rows)
+            continue;
+        if (out_column == 1 && at + V <= columns) {
+            VSTORE(sum[r], c + from * out_row + at);
+        } else {
+            float values[V];
+            VSTORE(sum[r], values);
+            for (int i = 0; i < V && at + i < columns; ++i)
+                c[from * out_row + (at + i) * out_column] = values[i];
+        }
+    }
+}
+#endif

@@ -6,17 +6,183 @@ than the better of them under the costs.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.costs import CPU, GPU, KINDS, SPLIT, Choice, PairCosts
+from edgeplan.planning.partition.baselines import PairTimeline, in_sequence
+from edgeplan.planning.partition.costs import CPU, GPU, KINDS, SPLIT, Choice, Option, PairCosts, PairStep
 from edgeplan.planning.partition.eop import eop
-from edgeplan.planning.partition.margin import admitted, why_whole
 from edgeplan.planning.partition.plan import PartitionPlan, PlannedStep
-from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import PairTimeline, in_sequence
+
+
+def admitted(costs: PairCosts) -> PairCosts:
+    """Return the same costs with the options that a plan may use."""
+    return replace(costs, steps=tuple(replace(s, options=_admitted(s)) for s in costs.steps))
+
+
+def _admitted(step: PairStep) -> tuple[Option, ...]:
+    whole = [o for o in (step.best(kind) for kind in range(SPLIT)) if o is not None]
+    limit_ms = step.best_whole.span_ms * (1 - step.error)
+    splits = [o for o in step.options if o.kind == SPLIT and o.span_ms < limit_ms]
+    splits.sort(key=lambda o: (o.cpu_ms, o.gpu_ms))
+    kept: list[Option] = []
+    for option in splits:
+        if not kept or option.gpu_ms < kept[-1].gpu_ms:
+            kept.append(option)
+    return (*whole, *kept)
+
+
+def why_whole(costs: PairCosts, admitted_costs: PairCosts, choice: Choice) -> list[str]:
+    """For each step why it is not split, "" for those that are.
+
+    Args:
+        costs: as given.
+        admitted_costs: the same steps with what `admitted` left of their options.
+        choice: option of each step among the admitted ones.
+    """
+    chosen = admitted_costs.chosen(choice)
+    reasons = []
+    for k, option in enumerate(chosen):
+        if option.kind == SPLIT:
+            reasons.append("")
+        elif reason := _never(costs.steps[k], admitted_costs.steps[k]):
+            reasons.append(reason)
+        else:
+            reasons.append(_not_here(admitted_costs, chosen, k))
+    return reasons
+
+
+def _never(step: PairStep, kept: PairStep) -> str:
+    """Why no split of a step is admitted, "" if one is."""
+    if any(o.kind == SPLIT for o in kept.options):
+        return ""
+    split = step.best(SPLIT)
+    if split is None:
+        return step.unsplittable or "it has no split"
+    whole = step.best_whole
+    gain = whole.span_ms - split.span_ms
+    if gain <= 0:
+        return f"no split is faster: {split.text()} takes {split.span_ms:.4g} ms, {whole.text()} {whole.span_ms:.4g} ms"
+    error = step.error * whole.span_ms
+    return f"the gain of its best split ({split.text()}), {gain:.4g} ms, is within the error of {error:.4g} ms"
+
+
+def _not_here(costs: PairCosts, chosen: Sequence[Option], k: int) -> str:
+    """Return what splitting would add where an admitted split is not chosen."""
+    split = costs.steps[k].best(SPLIT)
+    assert split is not None  # noqa: S101  `_never` looked
+    here = _with_hand_overs(costs, chosen, k, split) - _with_hand_overs(costs, chosen, k, chosen[k])
+    if here > 0:
+        return f"with its hand-overs {split.text()} takes {here:.4g} ms longer here"
+    return "the whole plan is faster so"
+
+
+def _with_hand_overs(costs: PairCosts, chosen: Sequence[Option], k: int, option: Option) -> float:
+    total = option.span_ms
+    step = costs.steps[k]
+    total += max((costs.delays_ms[i][chosen[i].kind][option.kind] for i in step.inputs), default=0.0)
+    return total + max((costs.delays_ms[k][option.kind][chosen[r].kind] for r in costs.readers[k]), default=0.0)
+
+
+_HELD = (1, 2, 0)  # memories with all of an output, by its step's kind: bit 0 the CPU's
+_NEEDED = (1, 2, 3)
+_TRANSITIONS = 400_000  # a second or two
+_MOST, _FEWEST = 20_000, 50
+_CELLS = 4_000_000  # states times outputs alive, which is what a state holds
+
+State = tuple[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class InSequence:
+    """A sequence has the best choice of options, its makespan, and what no choice beats."""
+
+    choice: Choice
+    makespan_ms: float
+    lower_bound_ms: float
+
+
+def sequential(costs: PairCosts) -> InSequence:
+    """Plan one step at a time.
+
+    Args:
+        costs: with the options to choose from; the order of its steps is kept.
+    """
+    n = len(costs.steps)
+    best = [[s.best(kind) for kind in (CPU, GPU, SPLIT)] for s in costs.steps]
+    rest = [0.0] * (n + 1)
+    for k in range(n - 1, -1, -1):
+        rest[k] = rest[k + 1] + min(o.span_ms for o in best[k] if o is not None)
+    moves = _Moves(costs)
+    allowed = max(min(_TRANSITIONS // n, _MOST), _FEWEST)
+    bound = math.inf
+    states: dict[State, float] = {(-1, ()): 0.0}
+    parents: list[dict[State, State]] = []
+    for k in range(n):
+        reached: dict[State, float] = {}
+        parent: dict[State, State] = {}
+        for state, cost in states.items():
+            for kind, option in enumerate(best[k]):
+                if option is None:
+                    continue
+                paid, held = moves.after(k, kind, state[1])
+                wait = costs.synchronisation_ms[state[0]][kind] if k else 0.0
+                total = cost + wait + paid + option.span_ms
+                if total < reached.get(new := (kind, held), math.inf):
+                    reached[new], parent[new] = total, state
+        most = max(min(allowed, _CELLS // (n * (len(moves.alive[k]) + 1))), 1)
+        if len(reached) > most:
+            kept = sorted(reached, key=reached.__getitem__)
+            bound = min(bound, reached[kept[most]] + rest[k + 1])
+            reached = {state: reached[state] for state in kept[:most]}
+            parent = {state: parent[state] for state in reached}
+        states = reached
+        parents.append(parent)
+    last = min(states, key=states.__getitem__)
+    makespan, kinds = states[last], []
+    for parent in reversed(parents):
+        kinds.append(last[0])
+        last = parent[last]
+    choice = []
+    for step, options, kind in zip(costs.steps, best, reversed(kinds), strict=True):
+        chosen = options[kind]
+        assert chosen is not None  # noqa: S101  a state of this kind was reached by it
+        choice.append(step.options.index(chosen))
+    return InSequence(tuple(choice), makespan, min(bound, makespan))
+
+
+class _Moves:
+    """Which outputs are still to be read and cost something to move, and where they are."""
+
+    def __init__(self, costs: PairCosts) -> None:
+        self.costs = costs
+        last = [readers[-1] if readers else -1 for readers in costs.readers]
+        movable = [bool(s.to_cpu_ms or s.to_gpu_ms) for s in costs.steps]
+        self.alive: list[tuple[int, ...]] = []
+        alive: tuple[int, ...] = ()
+        for k in range(len(costs.steps)):
+            alive = tuple(i for i in (*alive, k) if movable[i] and last[i] > k)
+            self.alive.append(alive)
+
+    def after(self, k: int, kind: int, held: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        """Return the cost of movement that step `k` pays, and the memories that hold each tensor alive after it."""
+        alive = self.alive[k - 1] if k else ()
+        if not alive and not self.alive[k]:
+            return 0.0, ()
+        where = dict(zip(alive, held, strict=True))
+        to_cpu = to_gpu = 0.0
+        for i in self.costs.steps[k].inputs:
+            if i in where:
+                lacking = _NEEDED[kind] & ~where[i]
+                to_cpu += self.costs.steps[i].to_cpu_ms if lacking & 1 else 0.0
+                to_gpu += self.costs.steps[i].to_gpu_ms if lacking & 2 else 0.0
+                where[i] |= lacking
+        where[k] = _HELD[kind]
+        return max(to_cpu, to_gpu), tuple(where[i] for i in self.alive[k])
+
 
 _SAME = 1e-9
 

@@ -61,15 +61,16 @@ class Loop:
         self.times, self._items = array(2 * (len(items) // words.ITEM_WORDS)), items
         self._given = tuple(map(ctypes.addressof, (self._places, self._own, items, self.times)))
 
-    def share(self, own: int, other: int, needed: Sequence[int]) -> None:
+    def share(self, own: int, other: int, needed: Sequence[int], team: int) -> None:
         """Have the loop wait for another lane.
 
         Args:
             own: address of this lane's counter, in memory that both see.
             other: of the other one's.
             needed: for each step, how far the other one has to be before.
+            team: `Dnnl.team` of the thread.
         """
-        self._own[words.OWN_COUNTER], self._own[words.OWN_OTHER] = own, other
+        self._own[words.OWN_COUNTER], self._own[words.OWN_OTHER], self._own[words.OWN_TOGETHER] = own, other, team
         for k, count in enumerate(needed):
             self._items[words.ITEM_WORDS * k + words.NEEDED] = count
 

@@ -14,8 +14,8 @@ NO_WEIGHTS, COPIED, MAPPED, RAW, SHARED = range(5)
 #: Rows of `places`: addresses, functions of the library, what to ask for.
 AT_ENGINE, AT_MEMORY, AT_CONSTANTS, FN_QUERY, FN_NEXT, FN_MEMORY, FN_EXECUTE, FN_PLACE, WHAT_NAME, PLACES = range(10)
 #: Rows of `own`: stream, operation and status of a failure, step at hand; of a pair the addresses of this lane's counter and of
-#: the other one's, 0 where there is none.
-OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_COUNTER, OWN_OTHER, OWN_WORDS = range(7)
+#: the other one's, 0 where there is none, and of `GOMP_parallel`, which keeps a team awake; 0 for one thread.
+OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_COUNTER, OWN_OTHER, OWN_TOGETHER, OWN_WORDS = range(8)
 #: How a lane ends: well, at a step that is not prepared, in a failure, or since the other processor of a pair did not come in
 #: time.
 DONE, NONE, FAILED, LATE = 0, -1, -2, -3

@@ -158,7 +158,7 @@ class PollingLanes(Lanes):
         self._counters = gpu.allocate(2 * ALIGNMENT)
         self._addresses = (self._counters.address, self._counters.address + ALIGNMENT)
         self._needed = [items[k].needed for k in self.on[_CPU]]
-        loop.share(*self._addresses, self._needed)
+        loop.share(*self._addresses, self._needed, cpu.dnnl.team(cpu.threads))
         self._fill = gpu.recorded(self._enqueue_all)
 
     def go(self) -> None:

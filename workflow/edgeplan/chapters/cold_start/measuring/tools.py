@@ -6,15 +6,16 @@ import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
-from edgeplan.chapters.cold_start.measuring.slowness import slowness_of
 from edgeplan.chapters.cold_start.settings import ColdStartSettings
 from edgeplan.devices.config import DeviceFile
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import TimeBudget
+from edgeplan.measurement.process.clock import EXPONENTS
 from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.planning.document import Plan
@@ -34,6 +35,30 @@ from edgeplan.support.protocols import digest as source_digest
 from edgeplan.support.protocols import protocol
 from edgeplan.support.stamps import stamp as file_stamp
 from edgeplan.support.store import key_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from edgeplan.measurement.references import ReferenceTimes
+
+#: Runs, about half a minute, whose looks tell together how slow the machine was: one look scatters more than that drifts.
+NEIGHBOURS = 25
+
+
+def slowness_of(runs: pd.DataFrame, nominal: ReferenceTimes) -> pd.Series[float]:
+    """Estimate the slowness around each run, from references beside it and beside its neighbours in time.
+
+    Args:
+        runs: `measured_at`, `compute_us`, `bandwidth_us`.
+        nominal: what slowness is relative to.
+
+    Returns:
+        Running medians over `NEIGHBOURS` runs, in the order and with the index of the runs; not a number where none was timed.
+    """
+    single = EXPONENTS.scaled(runs["compute_us"] / nominal.compute_us, runs["bandwidth_us"] / nominal.bandwidth_us)
+    ordered = single[runs["measured_at"].sort_values(kind="stable").index]
+    return ordered.rolling(NEIGHBOURS, center=True, min_periods=1).median().reindex(runs.index)
+
 
 _MARK = "built.txt"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,6 @@ import pandas as pd
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, TABLE2_CONV
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, measure_all, shared_journal
-from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
-from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.planning import Planning
 from edgeplan.chapters.cold_start.measuring.tools import Tools
 from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS
@@ -27,14 +27,92 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.others import others_share, watched
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.machine import environment
-from edgeplan.support.store import nothing_stored, stored_rows_only
-from edgeplan.support.table_store import table_store
+from edgeplan.support.protocols import protocol
+from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
+from edgeplan.support.table_store import TableStore, table_store
+from edgeplan.support.tensors import read_outputs, relative_error
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+
+CHECK_COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")
+
+
+def check_key(model: str, version: str, isa: str, seed: int, choices: int, threads: Sequence[int]) -> str:
+    """Return the digest of all that decides a check: the model, the library, what is tried, and the runtime's protocol."""
+    return key_of([model, version, isa, seed, choices, *threads, protocol("runtime").name])
+
+
+def check_outputs(
+    dnnl: Dnnl,
+    model: ColdModel,
+    graph: Graph,
+    reference: Callable[[], Path],
+    *,
+    threads: Sequence[int],
+    seed: int,
+    choices: int,
+    kept: TableStore,
+    budget: TimeBudget | None = None,
+) -> tuple[pd.DataFrame, int]:
+    """Run the model with the k-th candidate of every step (its last where it has fewer), for all k, home layouts and widths.
+
+    Kernels are split over threads when they are created, so that those of another width are others.
+
+    Args:
+        dnnl: the library.
+        model: the model.
+        graph: its graph.
+        reference: gives the outputs of ONNX Runtime for the seeded inputs, as .npz.
+        threads: numbers of threads that plans execute on.
+        seed: of the inputs.
+        choices: try only the first so many; 0: all.
+        kept: results by key, with `CHECK_COLUMNS`; what was checked with this library and runtime is not checked again.
+        budget: beyond it no more than the first choice under the first layout is run, and nothing is kept.
+
+    Returns:
+        model, layout, threads, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON); how many
+        choices there was no time for.
+    """
+    key = f"{model.name}-{check_key(model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, threads)}"
+    if (found := kept.get(key)) is not None:
+        return found, 0
+    expected = [*read_outputs(reference()).values()]
+    inputs = random_inputs(model.inputs, seed)
+    lowered = lower(graph)
+    weights = locate_weights(model.path, lowered)
+    rows, left_out, budget = list[dict[str, Any]](), 0, budget or TimeBudget()
+    for home, width in product(HOMES, threads):
+        dnnl.set_threads(width)
+        with dnnl.without_primitive_cache():  # what profiling left there would be offered, too, and could not be created
+            offered = step_candidates(dnnl, lowered, home)
+        most = max(map(len, offered))
+        for k in range(min(most, choices or most)):
+            if rows and budget.over:
+                left_out += 1
+                continue
+            picked = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
+            program = build_program(dnnl, lowered, home, picked, weights, width)
+            outputs = SequentialSession(dnnl, program, model.path.parent, width).run(inputs)
+            error = relative_error([outputs[name] for name in graph.outputs], expected)
+            kernels = json.dumps(sorted({c.name for c in picked}))
+            place = {"model": model.name, "layout": home, "threads": width, "choice": k}
+            rows.append({**place, "error": error, "kernels": kernels})
+    frame = pd.DataFrame(rows, columns=list(CHECK_COLUMNS))
+    if not left_out:
+        kept.commit({key: frame})
+    return frame, left_out
+
 
 log = logging.getLogger(__name__)
 #: Files of the stage.

@@ -10,19 +10,67 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.chapters.partition.checked.shifting import Parts, next_end
+from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, executable_parts, on_gpu, session_of
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.graph.steps import Lowered, Step
+from edgeplan.runtime.layouts import size_bytes
 from edgeplan.runtime.partitioned.crossing import dense
 from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split
-from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
+from edgeplan.runtime.partitioned.sections import Dimension, Extent, extent, why_not_split
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.processor import Processor, Sharing
+
+#: Times of both processors' parts.
+Parts = tuple[float, float]
+#: A split whose slower part takes so many times the better whole time is no start to look further from.
+_HOPELESS = 1.5
+#: Parts that differ by less than this share of the longer one are as even as runs repeat.
+_EVEN = 0.03
+
+
+def first_end(extent: Extent, whole: Parts) -> int:
+    """The end of the CPU's part at which both would take equally long, if time grew with the part alone."""
+    cpu, gpu = whole
+    return extent.nearest(gpu / (cpu + gpu) if cpu + gpu > 0 else 0.5)
+
+
+def next_end(extent: Extent, whole: Parts, known: Mapping[int, Parts]) -> int | None:
+    """The end that is worth measuring behind those that were; None where nothing is to be gained."""
+    if last_end(extent) < extent.unit:
+        return None
+    if not known:
+        return first_end(extent, whole)
+    best = min(known, key=lambda end: max(known[end]))
+    if max(known[best]) > _HOPELESS * min(whole):
+        return None
+    cpu, gpu = known[best]
+    rates = best / max(cpu, 1e-9), (extent.size - best) / max(gpu, 1e-9)
+    wanted = extent.nearest(rates[0] / sum(rates))
+    if wanted not in known:
+        return wanted
+    further = shifted(extent, best, known[best])
+    return further if further not in known else None
+
+
+def shifted(extent: Extent, end: int, parts: Parts) -> int:
+    """The end after a block was shifted to the processor that waited for the other; the same where both are even."""
+    cpu, gpu = parts
+    if abs(cpu - gpu) <= _EVEN * max(cpu, gpu):
+        return end
+    wanted = end + (extent.unit if cpu < gpu else -extent.unit)
+    return min(max(wanted, extent.unit), last_end(extent))
+
+
+def last_end(extent: Extent) -> int:
+    """The largest end that leaves something for the GPU; below one unit, where the step cannot be cut."""
+    return (extent.size - 1) // extent.unit * extent.unit
+
 
 Floats = npt.NDArray[np.float64]
 _MS = 1e-6  # of a nanosecond
@@ -255,3 +303,47 @@ def spans_of(session: PairSession, made: Partitioned, subject: SweptModel, runs:
         parts[:, run][ran] = (last - first)[ran]
         whole[run], busy[run] = end.max(), np.nanmax(parts[:, run], axis=0).sum()
     return Spans(parts, whole, busy)
+
+
+#: A split has to gain more than this share of the better whole time: runs of one session repeat so far.
+MARGIN = 0.05
+
+
+def own_costs(times: OwnTimes, *, names: tuple[str, str], handshake_ms: float) -> ModelCosts:
+    """The costs of a model by its own times."""
+    lowered, block = times.subject.lowered, times.block
+    priced: list[Priced] = []
+    for k, step in enumerate(lowered.steps):
+        first, over = times.twin[k], times.dimension[k]
+        cpu_ms, gpu_ms = times.whole[first]
+        options: list[dict[str, Any]] = [{"on": "cpu", "cpu_ms": cpu_ms}]
+        places: list[Assignment] = [0]
+        if not times.refused[k]:
+            options.append({"on": "gpu", "gpu_ms": gpu_ms})
+            places.append(1)
+        for end, parts in sorted(times.splits.get(first, {}).items()) if over is not None else ():
+            if over is None or max(parts) == float("inf"):
+                continue
+            share = end / extent(lowered, block, step, over).size
+            both = {"on": "split", "cpu_ms": parts[0], "gpu_ms": parts[1]}
+            options.append({**both, "cpu_share": share, "dimension": over.value})
+            places.append(Split(end, over))
+        entry: dict[str, Any] = {"options": options}
+        if times.moving.least_ms or times.moving.ms_per_byte:  # either may be lost in noise
+            sizes = [size_bytes(lowered.shapes[t], times.subject.layouts[t], block) for t in step.outputs]
+            entry |= dict.fromkeys(("to_cpu_ms", "to_gpu_ms"), sum(map(times.moving.ms, sizes)))
+        if len(places) == len(options) and not any(isinstance(place, Split) for place in places):
+            entry["unsplittable"] = times.why[k] or "a part of it has no kernel, or takes longer than all of it"
+        priced.append((entry, places))
+    return costs_of(
+        lowered, times.subject.layouts, block, priced,
+        names=names, handshake_ms=max(handshake_ms, times.beyond.hand_over), error=MARGIN,
+        step_ms=times.beyond.step,
+    )  # fmt: skip
+
+
+def costs_alone(subject: SweptModel, steps_ms: Sequence[float], block: int, names: tuple[str, str]) -> ModelCosts:
+    """The costs of a model that runs on the first processor alone, from the times that its steps took."""
+    why = "all steps run on one processor"
+    priced: list[Priced] = [({"options": [{"on": "cpu", "cpu_ms": ms}], "unsplittable": why}, (0,)) for ms in steps_ms]
+    return costs_of(subject.lowered, subject.layouts, block, priced, names=names, handshake_ms=0.0)

@@ -6,9 +6,11 @@ run` opens it, one turn of each after the other, so that all of them meet the sa
 
 from __future__ import annotations
 
+import logging
 import shutil
+import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +20,7 @@ from msgspec import structs
 
 from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_turn
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
-from edgeplan.chapters.partition.checked.own_costs import costs_alone, own_costs
-from edgeplan.chapters.partition.checked.own_sweep import own_times
-from edgeplan.chapters.partition.checked.stock_times import stock_times
+from edgeplan.chapters.partition.checked.own_sweep import costs_alone, own_costs, own_times
 from edgeplan.chapters.partition.costs import assignments
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
@@ -29,6 +29,7 @@ from edgeplan.chapters.partition.planned import PlannedModel, write_folder
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.onnxruntime.reference import Verdict, judged
 from edgeplan.errors import DeviceError, EdgeplanError
+from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.planning.partition.costs import GPU, PairCosts
 from edgeplan.planning.partition.plan import PartitionPlan
@@ -41,6 +42,8 @@ from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, relative_error
+
+log = logging.getLogger(__name__)
 
 _CPU, _GPU = SIDES
 _HANDSHAKES = 50
@@ -147,6 +150,10 @@ class CheckedPlanning:
         with self.clock.part("plan"):
             costs = own_costs(times, names=both.names, handshake_ms=handshake_ms)
             made = plan(costs.costs)
+        if all(step.on != "split" for step in made.steps):
+            sums = [sum(times.whole[first][lane] for first in times.twin) for lane in (0, 1)]
+            told = (*sums, 1e3 * handshake_ms, time.monotonic() - self.began)
+            log.info("do not split: operators take %.4g ms on the cpu, %.4g on the gpu, a hand-over %.3g us (%.1f s)", *told)
         return PlannedModel(subject.model, subject.lowered, subject.layouts, costs, made, time.monotonic() - self.began)
 
     def ways(self, both: Opened, planned: PlannedModel) -> dict[str, PlannedModel]:
@@ -284,3 +291,24 @@ def _wrong(outputs: Mapping[str, Mapping[str, Any]], running: Mapping[str, Opene
 
 def _apart(own: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
     return relative_error([*own.values()], [reference[name] for name in own])
+
+
+_RUNS = 12
+_FIRST = 2  # inferences that find nothing in the caches, and threads asleep
+
+
+def stock_times(model: Path, cores: tuple[int, ...], settings: Sequence[str]) -> dict[str, float]:
+    """Median times of inferences in ms, float32, by setting; what is not installed or cannot run the model is left out."""
+    found: dict[str, float] = {}
+    inputs = stock.inputs_of(model)
+    with ScratchFolder("stock") as scratch:
+        for setting in settings:
+            folder = Path(scratch) / setting
+            folder.mkdir()
+            try:
+                artefact = stock.prepared(setting, model, inputs, folder, len(cores))
+                ran = stock.run_stock(setting, artefact, inputs, cores, _RUNS + _FIRST)
+            except EdgeplanError:
+                continue
+            found[setting] = statistics.median(ran.run_ms[_FIRST:])
+    return found

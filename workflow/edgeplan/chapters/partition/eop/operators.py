@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from edgeplan.chapters.partition.eop.settings import EopSettings
+from edgeplan.chapters.partition.settings import EopSettings
 from edgeplan.graph.steps import Step
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.workloads.exported import ExportBuilder, Exported

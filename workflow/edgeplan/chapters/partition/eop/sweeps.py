@@ -25,7 +25,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.runtime.partitioned.session import PairSession
-from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.program import activation_layouts, blocked_images
 
 Array = npt.NDArray[Any]
 #: Columns of a sweep: the number of a step; what it is split over ("" for whole), how much of it the CPU has and of how much;
@@ -62,7 +62,7 @@ def subject_of(name: str, model: Path, seed: int) -> SweptModel:
 def swept_layouts(lowered: Lowered) -> Mapping[str, str]:
     """The layouts in which a model is swept: images in blocks, all else row-major."""
     images = any(step.kind == "conv" for step in lowered.steps)
-    return activation_layouts(lowered, BLOCKED if images else NCHW)
+    return blocked_images(lowered) if images else activation_layouts(lowered, NCHW)
 
 
 def inside(subject: SweptModel) -> SweptModel:

@@ -9,11 +9,10 @@ from types import MappingProxyType
 
 from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.planning.partition import baselines
+from edgeplan.planning.partition.baselines import in_sequence
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts
-from edgeplan.planning.partition.eop import Eop, eop
-from edgeplan.planning.partition.fitted import fitted
+from edgeplan.planning.partition.eop import Eop, eop, fitted
 from edgeplan.planning.partition.planner import outcome
-from edgeplan.planning.partition.simulate import in_sequence
 
 CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, OURS = (
     *("cpu", "gpu", "equal", "fixed", "EOP as written", "EOP as drawn", "ours"),

@@ -18,7 +18,7 @@ from edgeplan.chapters.partition.learning.predictors import PairPredictors
 from edgeplan.chapters.partition.measuring.chains import anchor_session
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS
-from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
+from edgeplan.chapters.partition.measuring.splits import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.planned import PlannedModel, plan_model
 from edgeplan.devices.pairs import PairFile
@@ -28,8 +28,8 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.planning.partition import baselines
+from edgeplan.planning.partition.baselines import in_sequence
 from edgeplan.planning.partition.costs import SPLIT, Choice
-from edgeplan.planning.partition.simulate import in_sequence
 from edgeplan.runtime.partitioned.program import partition
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.support.tensors import relative_error

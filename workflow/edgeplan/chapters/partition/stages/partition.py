@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,18 @@ import pandas as pd
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import fixed_share
 from edgeplan.chapters.partition.costs import model_costs
-from edgeplan.chapters.partition.layers import KINDS
-from edgeplan.chapters.partition.learning.predictors import save
+from edgeplan.chapters.partition.layers import CONV, KINDS, LayerShape
+from edgeplan.chapters.partition.learning.features import shape_matrix
+from edgeplan.chapters.partition.learning.plain import Predict
+from edgeplan.chapters.partition.learning.predictors import PLAIN, augmented, save
 from edgeplan.chapters.partition.learning.training import Trained, layers_of, train
-from edgeplan.chapters.partition.measuring.chains import write_pool
-from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
+from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed, write_pool
 from edgeplan.chapters.partition.measuring.models import OURS, ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
-from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
-from edgeplan.chapters.partition.names import SAME_PLAN
+from edgeplan.chapters.partition.measuring.splits import SplitMeasuring, part_rows
+from edgeplan.chapters.partition.names import SAME_PLAN, SIDES
 from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import PartitionParams, PartitionSettings
 from edgeplan.devices.pairs import PairFile, load_pair
@@ -44,6 +46,58 @@ from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, save_workload
+
+#: Figure -> its layer by output channels, and the range of these.
+CURVES: Mapping[str, tuple[Callable[[int], LayerShape], int, int]] = MappingProxyType(
+    {
+        "figure_02": (lambda outputs: LayerShape.linear(50, 3072, outputs), 16, 1024),
+        "figure_03": (lambda outputs: LayerShape.linear(50, 768, outputs), 64, 3072),
+        "figure_05": (lambda outputs: LayerShape.linear(50, 768, outputs), 2048, 2560),
+        "figure_06": (lambda outputs: LayerShape(CONV, 64, 64, 128, outputs, 3, 1), 16, 256),
+    }
+)
+_UNIT = 4  # channels: curves have jumps at vectors and tiles
+_GROUPS = "work_groups"
+
+
+def curves(measuring: SplitMeasuring, beside: Mapping[tuple[str, str], Predict]) -> pd.DataFrame:
+    """Both processors and all predictors over the channels of each figure."""
+    predictors, settings = measuring.predictors, measuring.settings
+    parts = []
+    for figure, (make, low, high) in CURVES.items():
+        points = np.unique(np.round(np.linspace(low, high, settings.curve_points) / _UNIT).astype(int) * _UNIT)
+        layers = [make(int(outputs)) for outputs in points]
+        key = [[asdict(layer) for layer in layers], settings.fresh_runs]
+        found = measuring.rows.found("curves", key, partial(_measured, measuring, layers))
+        sides = {side: found[found["way"] == side].sort_values("place") for side in SIDES}
+        _, matrix = augmented(layers, predictors.dispatcher)
+        columns: dict[str, Any] = {"figure": figure, "outputs": points}
+        for side, own in sides.items():
+            columns |= {f"{side}_{name}": own[name].to_numpy() for name in ("us", "low_us", "high_us")}
+        columns |= {"implementation": sides[SIDES[1]][f"{SIDES[1]}_implementation"].to_numpy()}
+        features = predictors.dispatcher.features
+        groups = matrix[:, features.index(_GROUPS) - len(features)] if _GROUPS in features else np.nan
+        columns |= {_GROUPS: groups}
+        columns |= {"ours_us": predictors.us(1, layers), "plain_us": predictors.us(1, layers, PLAIN)}
+        shapes = shape_matrix(layers)
+        columns |= {f"{name}_us": predict(shapes) for (name, kind), predict in beside.items() if kind == layers[0].kind}
+        parts.append(pd.DataFrame(columns))
+    measuring.rows.merge("curves")
+    return pd.concat(parts, ignore_index=True)
+
+
+def _measured(measuring: SplitMeasuring, layers: list[LayerShape]) -> pd.DataFrame:
+    assert measuring.pair is not None  # noqa: S101  or nothing may be measured
+    parts = []
+    each = max(1, measuring.settings.chain // 2)
+    for at in range(0, len(layers), each):
+        some = layers[at : at + each]
+        places = [*(ChainPlace(layer, layer.outputs) for layer in some), *(ChainPlace(layer, 0) for layer in some)]
+        rows = part_rows(places, timed(measuring.pair, places, measuring.folder, measuring.settings.fresh_runs))
+        place = [at + k for k in range(len(some))]
+        parts.append(rows.assign(place=place * 2, way=[side for side in SIDES for _ in some]))
+    return pd.concat(parts, ignore_index=True)
+
 
 log = logging.getLogger(__name__)
 _HANDSHAKE_STEPS = 20
@@ -112,7 +166,7 @@ class _Run:
         measuring = replace(measuring, predictors=self.trained.predictors)
         self.layers = measuring.layers(self.seed)
         log.info("%d layers split", self.layers["name"].nunique())
-        self.curves = measured_curves(measuring, self.trained.beside)
+        self.curves = curves(measuring, self.trained.beside)
 
     def _handshakes(self) -> pd.DataFrame:
         """By polling and by events, on processors that note no times."""

@@ -35,7 +35,7 @@ from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, WAYS, Way, as_p
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
-from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
+from edgeplan.chapters.partition.measuring.splits import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import PartitionParams

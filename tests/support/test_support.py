@@ -1,0 +1,110 @@
+"""Small parts: how a machine is told, the order of what waits, arrays for native code, lazy imports, answers of workers."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from ctypes import ArgumentError, c_int, c_int64
+
+import msgspec
+import numpy as np
+import pydantic
+import pytest
+
+from edgeplan import native
+from edgeplan.support.lazy import lazily
+from edgeplan.support.machine import machine_text
+from edgeplan.support.native_arrays import array, when_needed
+from edgeplan.support.subprocesses import program_command, run
+from edgeplan.support.topology import topological
+from edgeplan.support.workers import ColdRunError, answered
+
+
+def test_the_native_library_tells_the_same_of_this_machine() -> None:
+    assert native.function("machine", ctypes.c_char_p)().decode() == machine_text()
+
+
+def test_what_waits_for_nothing_keeps_its_place() -> None:
+    assert topological([(), (), ()]) == [0, 1, 2]
+    assert topological([(2,), (), ()]) == [1, 2, 0]
+    assert topological([(3,), (0,), (), ()]) == [2, 3, 0, 1]
+    assert topological([]) == []
+
+
+def test_a_circle_and_what_waits_for_it_are_left_out() -> None:
+    assert topological([(1,), (0,), (), (1, 2), (2,)]) == [2, 4]
+    assert topological([(0,)]) == []
+
+
+_both_ends = when_needed("both_ends", c_int, array(np.int64), c_int64, array(np.int64), c_int64)
+
+
+@pytest.mark.parametrize("order", [[0, 1], np.zeros(2), np.zeros(2, np.int32), np.zeros(2, ">i8"), np.zeros(4, np.int64)[::2]])
+def test_arrays_of_another_kind_or_with_gaps_are_refused(order: object) -> None:
+    with pytest.raises(ArgumentError):
+        _both_ends()(np.ones((5, 2), np.int64), 2, order, 4)
+
+
+def test_what_is_written_is_seen() -> None:
+    rows = np.array([[-1, -1], [2, 1], [0, 0], [1, 1], [1, 1]])
+    assert _both_ends()(rows, 2, np.arange(2), 3)
+    assert rows[0].tolist() == [0, 2]
+
+
+def test_a_library_is_imported_when_something_of_it_is_asked_for() -> None:
+    code = """
+import sys
+from edgeplan.support.lazy import lazily
+colours = lazily("colorsys")
+before = "colorsys" in sys.modules
+print(before, colours.rgb_to_hsv(1, 0, 0), "colorsys" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "(0.0,", "1.0,", "1)", "True"]
+
+
+def test_a_missing_library_or_attribute_is_told_on_use() -> None:
+    missing = lazily("no_such_library_anywhere")
+    with pytest.raises(ImportError, match="no_such_library_anywhere"):
+        missing.anything()
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        lazily("json").nothing_of_that_name()
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    built: int
+
+
+class _Model(pydantic.BaseModel):
+    built: int
+
+
+@pytest.mark.parametrize("kind", [_Record, _Model])
+def test_an_answer_is_a_value_of_its_type(kind: type[_Record | _Model]) -> None:
+    assert answered(kind, "building", 0, b'{"built": 3}', b"").built == 3
+
+
+@pytest.mark.parametrize("kind", [_Record, _Model])
+@pytest.mark.parametrize("text", [b"", b"Segmentation fault", b"[]", b'{"built": "many"}', b"\xff"])
+def test_an_answer_that_does_not_fit_ends_in_one_message_with_the_last_words(kind: type[_Record | _Model], text: bytes) -> None:
+    with pytest.raises(ColdRunError, match=r"building: the answer does not fit its schema: (?s:.*)out of paper"):
+        answered(kind, "building", 0, text, b"printer:\nout of paper\n")
+
+
+def test_a_process_that_failed_is_not_read() -> None:
+    with pytest.raises(ColdRunError, match="building: the process"):
+        answered(_Record, "building", 3, b'{"built": 3}', b"")
+
+
+def test_what_libraries_print_is_no_answer() -> None:
+    said = "print('python'); sys.stdout.flush(); ctypes.CDLL(None).puts(b'library'); ctypes.CDLL(None).fflush(None)"
+    code = f"import ctypes, os, sys; own = take_stdout(); {said}; os.write(own, b'answer')"
+    done = run([sys.executable, "-c", f"from edgeplan.support.answers import take_stdout; {code}"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"answer", b"python\nlibrary\n")
+
+
+def test_processes_keep_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    done = run(program_command(sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"))
+    assert done.stdout == b"False\n"
