@@ -107,6 +107,7 @@ def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros() 
     small, large = (translated("conv_direct", (("B", 16), ("V", 4), ("R", rows), ("N", 1))) for rows in (1, 4))
     found = building.merged((small, large))
     assert found.text.count("struct mask4") == 1, "one prelude"
+    assert "#undef ALIGNED\n" not in found.text, "whose macros last"
     for number, (rows, source) in enumerate(((1, small), (4, large))):
         part = found.text.partition(f"namespace source_{number} ")
         assert f"#define conv_direct conv_direct_of_{number}\n" in part[0].rpartition("#undef")[2]

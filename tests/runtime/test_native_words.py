@@ -69,9 +69,8 @@ def test_a_team_stays_awake_until_its_next_step_and_not_beyond() -> None:
     items[words.FIRST], items[words.END] = ctypes.addressof(step), ctypes.addressof(step) + ctypes.sizeof(step)
     loop = Loop(Dnnl().info.path, 0, items)
     loop.share(ctypes.addressof(own), ctypes.addressof(other), [1], function_address(together))
-    threads = [threading.Timer(seconds, other.__setitem__, (0, value)) for seconds, value in ((0.005, 1), (0.01, 2))]
-    for thread in threads:
-        thread.start()
+    for seconds, value in ((0.005, 1), (0.01, 2)):
+        threading.Timer(seconds, other.__setitem__, (0, value)).start()
     assert loop.run(0, 1, 2, 5 * 10**9) == words.DONE
     assert len(called) > 1
     assert called.count(1) <= 1, "the last wait is no step's"

@@ -20,6 +20,7 @@ from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
 
 _DIGITS = 6  # more have the numbers of no cores
+_HANDSHAKES = 200  # of each way to wait
 
 
 def device_init(
@@ -89,9 +90,6 @@ def device_check(
         raise typer.Exit(7)
 
 
-_RUNS = 200
-
-
 def check_pair(pair: PairFile) -> list[str]:
     """Open a pair, and return as text how its processors wait for each other, and what that costs."""
     with machine_lock(), opened(pair) as found:
@@ -108,7 +106,7 @@ def _lines(found: Opened) -> Iterator[str]:
     yield f"waits by    {found.synchronisation}: {found.why}"
     for how in Synchronisation:
         try:
-            made = handshake(*found.processors, how, _RUNS)
+            made = handshake(*found.processors, how, _HANDSHAKES)
             yield f"handshake   by {how}: least {made.least_us:.1f} us, median {made.median_us:.1f} us a step"
         except DeviceError as error:
             yield f"handshake   by {how}: {error.what}"

@@ -46,13 +46,14 @@ def merged(sources: tuple[ProgramSource, ...]) -> ProgramSource:
     Each source has a namespace and its own macros, which end with it; a driver loads the whole as one module.
     """
     prelude, parts = _prelude(), []
+    lasting = set(_MACRO.findall(prelude))
     for number, source in enumerate(sources):
         text = source.text.removeprefix(prelude)
         given = [option.removeprefix("-D").partition("=") for option in source.options if option.startswith("-D")]
         kernels = [(name, "", merged_name(name, number)) for name in _KERNEL.findall(text)]
         own = [*_MACRO.findall(text), *(name for name, _, _ in (*given, *kernels))]
         begin = "".join(f"#define {name} {value}\n" for name, _, value in (*given, *kernels))
-        end = "".join(f"#undef {name}\n" for name in dict.fromkeys(own))
+        end = "".join(f"#undef {name}\n" for name in dict.fromkeys(own) if name not in lasting)
         parts.append(f"{begin}namespace source_{number} {{\n{text}\n}}\n{end}")
     return ProgramSource(name=f"{len(sources)} sources", text=prelude + "".join(parts), options=_OPTIONS)
 

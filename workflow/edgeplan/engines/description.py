@@ -50,7 +50,7 @@ class Setting:
     @property
     def interpreter(self) -> str:
         """Return the Python that starts it."""
-        return os.environ.get(self.python, "") or sys.executable if self.python else sys.executable
+        return os.environ.get(self.python, "") or sys.executable
 
     @property
     def program(self) -> Path:

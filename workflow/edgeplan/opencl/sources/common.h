@@ -10,6 +10,23 @@
 #define VLOAD(from) JOIN(vload, V)(0, from)
 #define VSTORE(value, to) JOIN(vstore, V)(value, 0, to)
 #define T (N * V)
+#ifndef ALIGNED /* a vector at a multiple of its size, of which CUDA's prelude knows more */
+#define ALIGNED(from) VLOAD(from)
+#endif
+
+/* Add to a work item's sums what its R rows (V is 4) of the tile `near` and its vector of the tile `factors`, both in local
+   memory, give over `depth` values; `width` lies between two rows of factors, `[0]` is `place` where sums have N vectors. */
+#define ADD_TILES(depth, width, place) \
+    _Pragma("unroll") for (int i = 0; i < depth; ++i) { \
+        FLOATV factor = ALIGNED(factors + i * width + column * V); \
+        _Pragma("unroll") for (int r = 0; r < R; r += 4) { \
+            FLOATV four = ALIGNED(near + i * PITCH + row * R + r); \
+            sum[r] place += four.x * factor; \
+            sum[r + 1] place += four.y * factor; \
+            sum[r + 2] place += four.z * factor; \
+            sum[r + 3] place += four.w * factor; \
+        } \
+    }
 
 /* What is read soon, into the first cache (3) or the second (2): planes of channels lie too far apart for a CPU to foresee. */
 #if defined(__x86_64__) || defined(__aarch64__)

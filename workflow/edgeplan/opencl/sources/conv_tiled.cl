@@ -5,9 +5,6 @@
 #define PIXEL_LOADS ((GP * B / V + ITEMS - 1) / ITEMS)
 #define WEIGHT_LOADS ((GC * B / V + ITEMS - 1) / ITEMS)
 #define PITCH (GP + 4)
-#ifndef ALIGNED /* a vector at a multiple of its size */
-#define ALIGNED(from) VLOAD(from)
-#endif
 
 __kernel void conv_tiled(
     __global float *arena, __global const float *weights, int input, int output, int in_height, int in_width, int in_blocks,
@@ -70,18 +67,7 @@ __kernel void conv_tiled(
             }
         }
         if (step >= 0) {
-#pragma unroll
-            for (int i = 0; i < B; ++i) {
-                FLOATV factor = ALIGNED(factors + i * GC + column * V);
-#pragma unroll
-                for (int r = 0; r < R; r += 4) {
-                    FLOATV four = ALIGNED(near + i * PITCH + row * R + r);
-                    sum[r][0] += four.x * factor;
-                    sum[r + 1][0] += four.y * factor;
-                    sum[r + 2][0] += four.z * factor;
-                    sum[r + 3][0] += four.w * factor;
-                }
-            }
+            ADD_TILES(B, GC, [0]);
             barrier(CLK_LOCAL_MEM_FENCE);
         }
     }

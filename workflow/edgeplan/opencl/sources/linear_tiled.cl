@@ -6,9 +6,6 @@
 #define ROW_LOADS ((GP * DEPTH / V + ITEMS - 1) / ITEMS)
 #define WEIGHT_LOADS ((GC * DEPTH / V + ITEMS - 1) / ITEMS)
 #define PITCH (GP + 4)
-#ifndef ALIGNED /* a vector at a multiple of its size */
-#define ALIGNED(from) VLOAD(from)
-#endif
 #define SLICES 16
 #define LINEAR_PARAMETERS \
     __global float *arena, __global const float *weights, int input, int output, int rows, int inner, int columns, int leading, \
@@ -75,18 +72,7 @@ __kernel void linear_tiled(LINEAR_PARAMETERS)
             }
         }
         if (k >= 0) {
-#pragma unroll
-            for (int i = 0; i < DEPTH; ++i) {
-                FLOATV factor = ALIGNED(factors + i * GC + column * V);
-#pragma unroll
-                for (int r = 0; r < R; r += 4) {
-                    FLOATV four = ALIGNED(near + i * PITCH + row * R + r);
-                    sum[r] += four.x * factor;
-                    sum[r + 1] += four.y * factor;
-                    sum[r + 2] += four.z * factor;
-                    sum[r + 3] += four.w * factor;
-                }
-            }
+            ADD_TILES(DEPTH, GC, );
             barrier(CLK_LOCAL_MEM_FENCE);
         }
     }

@@ -79,9 +79,6 @@ __kernel void matmul_dots(MATMUL_PARAMETERS)
 #define WIDTH (GC + 4)
 #define LEFT_LOADS (GP * DEPTH / ITEMS)
 #define RIGHT_LOADS (GC * DEPTH / ITEMS)
-#ifndef ALIGNED /* a vector at a multiple of its size */
-#define ALIGNED(from) VLOAD(from)
-#endif
 
 __kernel void matmul_tiled(MATMUL_PARAMETERS)
 {
@@ -125,18 +122,7 @@ __kernel void matmul_tiled(MATMUL_PARAMETERS)
             }
         }
         if (k >= 0) {
-#pragma unroll
-            for (int i = 0; i < DEPTH; ++i) {
-                FLOATV factor = ALIGNED(factors + i * WIDTH + column * V);
-#pragma unroll
-                for (int r = 0; r < R; r += 4) {
-                    FLOATV four = ALIGNED(near + i * PITCH + row * R + r);
-                    sum[r] += four.x * factor;
-                    sum[r + 1] += four.y * factor;
-                    sum[r + 2] += four.z * factor;
-                    sum[r + 3] += four.w * factor;
-                }
-            }
+            ADD_TILES(DEPTH, WIDTH, );
             barrier(CLK_LOCAL_MEM_FENCE);
         }
     }

@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 _CPU, _GPU = SIDES
 _HANDSHAKES = 50
+#: Inferences of a stock engine, and first ones that find nothing in the caches, and threads asleep.
+_STOCK_RUNS, _STOCK_FIRST = 12, 2
 #: How often ways that are near to each other are opened before one is chosen.
 _OPENINGS = 2
 #: Errors of CUDA and of OpenCL where a GPU is for one process at a time, and another one has it.
@@ -151,8 +153,8 @@ class CheckedPlanning:
             costs = own_costs(times, names=both.names, handshake_ms=handshake_ms)
             made = plan(costs.costs)
         if all(step.on != "split" for step in made.steps):
-            sums = [sum(times.whole[first][lane] for first in times.twin) for lane in (0, 1)]
-            told = (*sums, 1e3 * handshake_ms, time.monotonic() - self.began)
+            gpu_ms = sum(times.whole[first][1] for first in times.twin)
+            told = (sum(self.cpu_ms), gpu_ms, 1e3 * handshake_ms, time.monotonic() - self.began)
             log.info("do not split: operators take %.4g ms on the cpu, %.4g on the gpu, a hand-over %.3g us (%.1f s)", *told)
         return PlannedModel(subject.model, subject.lowered, subject.layouts, costs, made, time.monotonic() - self.began)
 
@@ -293,10 +295,6 @@ def _apart(own: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
     return relative_error([*own.values()], [reference[name] for name in own])
 
 
-_RUNS = 12
-_FIRST = 2  # inferences that find nothing in the caches, and threads asleep
-
-
 def stock_times(model: Path, cores: tuple[int, ...], settings: Sequence[str]) -> dict[str, float]:
     """Median times of inferences in ms, float32, by setting; what is not installed or cannot run the model is left out."""
     found: dict[str, float] = {}
@@ -307,8 +305,8 @@ def stock_times(model: Path, cores: tuple[int, ...], settings: Sequence[str]) ->
             folder.mkdir()
             try:
                 artefact = stock.prepared(setting, model, inputs, folder, len(cores))
-                ran = stock.run_stock(setting, artefact, inputs, cores, _RUNS + _FIRST)
+                ran = stock.run_stock(setting, artefact, inputs, cores, _STOCK_RUNS + _STOCK_FIRST)
             except EdgeplanError:
                 continue
-            found[setting] = statistics.median(ran.run_ms[_FIRST:])
+            found[setting] = statistics.median(ran.run_ms[_STOCK_FIRST:])
     return found
