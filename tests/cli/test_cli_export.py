@@ -23,10 +23,9 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx import write
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import SeededModel, seeded
-from edgeplan.workloads.models import named_models
-from edgeplan.workloads.registry import WORKLOADS, seeded_workload
+from edgeplan.workloads.registry import WORKLOADS, named_models, seeded_workload
 from edgeplan.zoo import prior_models
-from edgeplan.zoo.unseen.registry import UNSEEN
+from edgeplan.zoo.unseen import UNSEEN
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,7 +121,7 @@ def test_weights_beyond_the_limit_of_protobuf_lie_beside(tmp_path: Path, monkeyp
 def test_a_large_model_is_written_in_little_memory(tmp_path: Path) -> None:
     """vgg19 takes 575 MB as a file."""
     program = (
-        "import resource, sys; from pathlib import Path; from edgeplan.workloads.models import named_models;"
+        "import resource, sys; from pathlib import Path; from edgeplan.workloads.registry import named_models;"
         "model = named_models()['vgg19'](); before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "size = model.save(Path(sys.argv[1]), sync=False).stat().st_size;"
         "print(size, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)"

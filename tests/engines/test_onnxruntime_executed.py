@@ -22,7 +22,7 @@ from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.zoo.priors import prior_models
+from edgeplan.zoo import prior_models
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 ZOO = ("mobilenetv2_0.5", "mobilenetv3_small", "resnet18", "shufflenetv2_0.5", "densenet121", "squeezenet1_1")

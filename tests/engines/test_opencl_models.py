@@ -20,7 +20,7 @@ from edgeplan.processors import opencl
 from edgeplan.testing.engines import reference_outputs, require_close
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 from edgeplan.workloads.transformers import vit
-from edgeplan.zoo.choices import Choices
+from edgeplan.zoo.layers import Choices
 from edgeplan.zoo.registry import FAMILIES
 
 _TOLERANCE = 1e-4

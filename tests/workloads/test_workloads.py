@@ -27,16 +27,13 @@ from edgeplan.runtime.program import build_program, default_program, step_candid
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.workloads.exported import Uniform
+from edgeplan.workloads.recurrent import unrolled_language_model
 from edgeplan.workloads.registry import WORKLOADS, Workload, recurrent_language_model, save_workload, yolov3
 from edgeplan.workloads.transformers import bert, gpt2, vit
-from edgeplan.workloads.unrolled import unrolled_language_model
-from edgeplan.zoo.choices import Choices
+from edgeplan.zoo.convolutional import resnet, squeezenet, vgg
 from edgeplan.zoo.family import Builder
-from edgeplan.zoo.mobilenetv1 import mobilenetv1
-from edgeplan.zoo.mobilenetv2 import mobilenetv2
-from edgeplan.zoo.resnet import resnet
-from edgeplan.zoo.squeezenet import squeezenet
-from edgeplan.zoo.vgg import vgg
+from edgeplan.zoo.layers import Choices
+from edgeplan.zoo.separable import mobilenetv1, mobilenetv2
 
 Array = npt.NDArray[Any]
 _TOLERANCE = 1e-4

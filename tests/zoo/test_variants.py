@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from depth import examples
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, build_variant
-from edgeplan.zoo.choices import KERNEL_SIZES, channel_bounds
+from edgeplan.zoo.layers import KERNEL_SIZES, channel_bounds
 
 # NASBench201 has thousands of cells, every other family any number of variants.
 _INDEX = st.integers(0, 1999)

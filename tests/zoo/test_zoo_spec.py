@@ -7,7 +7,7 @@ import pytest
 
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.zoo import FAMILIES, VariantSpec, build_variant, variants
-from edgeplan.zoo.choices import Choices, channel_bounds
+from edgeplan.zoo.layers import Choices, channel_bounds
 
 SPEC = FAMILIES["squeezenet"].variant(seed=1, index=2)
 

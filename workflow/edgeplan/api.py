@@ -13,7 +13,7 @@ from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.support.files import FilePath
-from edgeplan.workloads.models import named_models
+from edgeplan.workloads.registry import named_models
 
 _NEAR = 5  # names that are offered in place of a wrong one
 
@@ -40,7 +40,7 @@ def export(name: str, output: FilePath | None = None) -> Path:
     """Write a published model with the weights of seed 0 as ONNX.
 
     Args:
-        name: one of `edgeplan.workloads.models.named_models()`.
+        name: one of `edgeplan.workloads.registry.named_models()`.
         output: file to write; `<name>.onnx` without.
 
     Raises:

@@ -41,8 +41,8 @@ from edgeplan.planning.partition.patterns import fit
 from edgeplan.reporting import kit
 from edgeplan.runtime.partitioned.program import Split, partition, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
-from edgeplan.zoo.choices import Choices
-from edgeplan.zoo.mobilenetv1 import mobilenetv1
+from edgeplan.zoo.layers import Choices
+from edgeplan.zoo.separable import mobilenetv1
 
 _BLOCK = 8
 _NAMES = ("one", "another")

@@ -34,7 +34,7 @@ from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.predictors.nodes.storing import load
 from edgeplan.predictors.store import read_measured
 from edgeplan.support.frames import read_parquet, write_parquet
-from edgeplan.workloads.exports import families as exports
+from edgeplan.workloads import exports
 from edgeplan.zoo import FAMILIES, prior_models, variants
 from edgeplan.zoo.unseen import UNSEEN
 

@@ -15,7 +15,7 @@ from edgeplan.chapters.prediction.stages import calibration
 from edgeplan.chapters.prediction.stages.truth import measure_models
 from edgeplan.errors import ParamsError
 from edgeplan.support.frames import write_parquet
-from edgeplan.workloads.exports import families as exports
+from edgeplan.workloads import exports
 from edgeplan.zoo import FAMILIES, VariantSpec, variants
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import typer
 
 from edgeplan import api
 from edgeplan.terminal import say
-from edgeplan.workloads.models import named_models
+from edgeplan.workloads.registry import named_models
 
 
 def export(

@@ -1,5 +1,5 @@
-"""This package holds the models that chapters on planning run, beside the zoo, and draws models as people export them.
+"""Holds the models that chapters on planning run, beside the zoo, and draws models as people export them.
 
-They are apart from `edgeplan.zoo`, whose whole folder is a dependency of measuring stages: adding a
-model here runs none of them again. Predictors learn from what `exports` draws, from no other model here.
+They are apart from `edgeplan.zoo`, which measuring stages depend on: adding a model here runs none of them again. Predictors
+learn from what `exports` draws, from no other model here.
 """

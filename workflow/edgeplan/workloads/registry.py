@@ -1,7 +1,6 @@
-"""Lists the models that chapters on planning run, by name, and how they are counted and written.
+"""Lists the models that chapters on planning run, and all models that have names, and writes them with weights.
 
-Networks behind the prior, and those held out, are the very graphs of these lists (`zoo`); all have
-published sizes. `workloads.models` is the one list of all models that have names.
+Networks behind the prior, and those held out, are the very graphs of these lists (`zoo`); all have published sizes.
 """
 
 from __future__ import annotations
@@ -11,70 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
-from onnx import TensorProto
 
 from edgeplan.graph.batches import batched
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import Array, Draw, SeededModel, seeded
-from edgeplan.workloads.exported import ExportBuilder, Exported
+from edgeplan.workloads.exported import Exported
+from edgeplan.workloads.recurrent import recurrent_language_model, unrolled_language_model
 from edgeplan.workloads.transformers import bert, gpt2, vit
-from edgeplan.workloads.unrolled import unrolled_language_model
 from edgeplan.zoo import prior_models
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+from edgeplan.zoo.convolutional import resnet, squeezenet
 from edgeplan.zoo.family import published
-from edgeplan.zoo.mnasnet import mnasnet
-from edgeplan.zoo.mobilenetv1 import mobilenetv1
-from edgeplan.zoo.mobilenetv2 import mobilenetv2
-from edgeplan.zoo.resnet import resnet
-from edgeplan.zoo.squeezenet import squeezenet
-from edgeplan.zoo.unseen.registry import UNSEEN
-
-_GATES = {"LSTM": 4, "GRU": 3}
-
-
-def recurrent_language_model(
-    name: str, cell: Literal["LSTM", "GRU"], *, batch: int = 1, tokens: int = 1, vocabulary: int = 32000, embedding: int = 80,
-    hidden: int = 64, layers: int = 2,
-) -> Exported:  # fmt: skip
-    """Build a recurrent language model: token ids (tokens, batch) and states to logits (tokens, batch, vocabulary), states.
-
-    The layers are those of EOP's table 3: one step, 80 inputs, two layers of 64 units, at a batch of 16;
-    the paper's vocabulary of 32,000 is that of its BERT. It counts no parameters: by hand, with LSTM
-    (GRU: 3 in place of 4), 32,000 x 80 of the embedding, 4 x 64 x (80 + 64 + 2) and 4 x 64 x (64 + 64 + 2)
-    of the layers, 32,000 x (64 + 1) of the logits. At the size of Zaremba et al., 2014 (section 4.1: large,
-    1500 units, vocabulary 10,000), the same builder has the 66 M that Gal and Ghahramani, 2016, table 1 state.
-
-    States are of shape (layers, batch, hidden): `hidden`, and `cell` of LSTMs. Layers are cut out of them
-    and joined again as torch.onnx writes it.
-    """
-    b = ExportBuilder(name)
-    ids = b.input("input_ids", (tokens, batch), TensorProto.INT64)
-    kinds = ("hidden", "cell") if cell == "LSTM" else ("hidden",)
-    states = [b.input(kind, (layers, batch, hidden)) for kind in kinds]
-    x = b.node("Gather", [b.weight("encoder.weight", (vocabulary, embedding), 1.0), ids], "/encoder", axis=0)
-    left: list[list[str]] = [[] for _ in kinds]
-    for layer in range(layers):
-        inputs, gates = embedding if layer == 0 else hidden, _GATES[cell] * hidden
-        bound = 1 / math.sqrt(hidden)  # as torch draws them
-        weights = [
-            b.weight(f"rnn.{role}_l{layer}", shape, bound)
-            for role, shape in (("W", (1, gates, inputs)), ("R", (1, gates, hidden)), ("B", (1, 2 * gates)))
-        ]
-        cut = [b.integers(ends) for ends in ((layer,), (layer + 1,), (0,))]
-        given = [b.node("Slice", [state, *cut], "/rnn") for state in states]
-        settings = {"hidden_size": hidden} | ({"linear_before_reset": 1} if cell == "GRU" else {})
-        y, *last = b.nodes(cell, [x, *weights, "", *given], 1 + len(kinds), "/rnn", **settings)
-        for states_of_kind, state in zip(left, last, strict=True):
-            states_of_kind.append(state)
-        x = b.node("Squeeze", [y, b.integers((1,))], "/rnn")
-    outputs = {"logits": b.linear(x, hidden, vocabulary, "/decoder")}
-    for kind, found in zip(kinds, left, strict=True):
-        outputs[f"{kind}_out"] = b.node("Concat", found, "/rnn", axis=0)
-    return b.build(outputs)
-
+from edgeplan.zoo.separable import mnasnet, mobilenetv1, mobilenetv2
+from edgeplan.zoo.unseen import UNSEEN
 
 #: Residual blocks of Darknet-53's stages (table 1 of the paper).
 DARKNET_53 = (1, 2, 8, 8, 4)
@@ -124,9 +75,9 @@ def _conv(b: GraphBuilder, x: str, channels: int, kernel: int = 3) -> str:
 #: A network of the zoo, or a model as an exporter writes it.
 Workload = Graph | Exported
 
-
 _PRIOR = prior_models()
-
+#: Of the cold-start chapter's models where a published one of the same name differs.
+COLD_START_SUFFIX = "-cold-start"
 
 #: Builders by name. A suffix says what differs from one example of the published size.
 WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
@@ -190,3 +141,21 @@ def _damped(graph: Graph, model: SeededModel) -> SeededModel:
 
 def _shrunk(draw: Draw, root: np.float32) -> Iterator[Array]:
     yield from (chunk / root for chunk in draw())
+
+
+def named_models() -> Mapping[str, Callable[[], SeededModel]]:
+    """Return all models by name, each ready to be written with the weights of seed 0.
+
+    The lists agree where they share a name, but for the cold-start chapter's, which follow another paper's table: those get a
+    suffix where they meet a model behind the prior.
+    """
+    cold = {f"{name}{COLD_START_SUFFIX}" if name in _PRIOR else name: build for name, build in COLD_START_MODELS.items()}
+    unseen = {name: partial(build, name) for name, build in UNSEEN.items()}
+    graphs: dict[str, Callable[[], Graph]] = {**_PRIOR, **unseen, **cold}
+    # the last ones win: a residual network's values stay small in these
+    return MappingProxyType(
+        {
+            **{name: lambda build=build: seeded(build()) for name, build in graphs.items()},
+            **{name: lambda build=build: seeded_workload(build()) for name, build in WORKLOADS.items()},
+        }
+    )

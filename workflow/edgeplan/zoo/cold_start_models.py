@@ -15,14 +15,17 @@ from types import MappingProxyType
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+from edgeplan.zoo.convolutional import INCEPTION_STAGES, resnet, squeezenet
 from edgeplan.zoo.family import published
-from edgeplan.zoo.googlenet import INCEPTION_STAGES
 from edgeplan.zoo.layers import CLASSES, IMAGE, classifier
-from edgeplan.zoo.mobilenetv1 import LAYERS, mobilenetv1
-from edgeplan.zoo.mobilenetv2 import STAGES, inverted_residual, mobilenetv2
-from edgeplan.zoo.resnet import resnet
-from edgeplan.zoo.shufflenetv2 import shufflenetv2
-from edgeplan.zoo.squeezenet import squeezenet
+from edgeplan.zoo.separable import (
+    MOBILENETV1_LAYERS,
+    MOBILENETV2_STAGES,
+    inverted_residual,
+    mobilenetv1,
+    mobilenetv2,
+    shufflenetv2,
+)
 
 # 20 classes (Pascal VOC), 4 coordinates and objectness, for each anchor.
 _PER_ANCHOR = 25
@@ -40,7 +43,7 @@ def mobilenet_yolo(name: str = "mobilenet_yolo", *, size: int = 224) -> Graph:
     """
     b = GraphBuilder(name, (1, 3, size, size))
     x = b.conv_bn(b.input, 32, 3, 2)
-    for channels, stride in LAYERS:
+    for channels, stride in MOBILENETV1_LAYERS:
         x = b.conv_bn(b.relu(b.bn(b.dwconv(x, 3, stride))), channels, 1)
     coarse = b.conv_bn(b.conv_bn(x, 256, 1), 1024, 3)
     x = b.upsample(b.conv(coarse, 256, 1, groups=256))
@@ -61,7 +64,7 @@ def mobilenetv2_yolov3(name: str = "mobilenetv2_yolov3", *, size: int = 224) -> 
     """
     b = GraphBuilder(name, (1, 3, size, size))
     x = b.conv_bn(b.input, 32, 3, 2)
-    for expansion, channels, repeats, first_stride in STAGES:
+    for expansion, channels, repeats, first_stride in MOBILENETV2_STAGES:
         for block in range(repeats):
             stride = first_stride if block == 0 else 1
             if block == 0 and channels == _FINE_FROM:

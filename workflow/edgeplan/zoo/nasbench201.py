@@ -15,10 +15,8 @@ from random import Random
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.choices import Choices
-from edgeplan.zoo.family import Builder, Family
-from edgeplan.zoo.layers import classifier
-from edgeplan.zoo.spec import VariantSpec
+from edgeplan.zoo.family import Builder, Family, VariantSpec
+from edgeplan.zoo.layers import Choices, classifier
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 #: Edges (from, to) in the order of an architecture string.

@@ -1,4 +1,4 @@
-"""Lists the families of the paper's Table 2 and draws their variants.
+"""Lists published models and the families of the paper's Table 2, and draws their variants.
 
 The paper does not say which depth or width of a family it resamples; each family's base here is the published one whose
 variants come nearest to Table 2. With 2,000 variants each, their average multiply-adds over Table 2's are VGGs 0.96,
@@ -16,46 +16,65 @@ family, 1 x 1 convolutions and classifiers apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.alexnet import alexnet
-from edgeplan.zoo.densenet import densenet
-from edgeplan.zoo.family import Family
-from edgeplan.zoo.googlenet import googlenet
-from edgeplan.zoo.mnasnet import mnasnet
-from edgeplan.zoo.mobilenetv1 import mobilenetv1
-from edgeplan.zoo.mobilenetv2 import mobilenetv2
-from edgeplan.zoo.mobilenetv3 import mobilenetv3
-from edgeplan.zoo.nasbench201 import CellFamily
-from edgeplan.zoo.proxylessnas import proxylessnas
-from edgeplan.zoo.resnet import resnet
-from edgeplan.zoo.shufflenetv2 import shufflenetv2
-from edgeplan.zoo.spec import VariantSpec
-from edgeplan.zoo.squeezenet import squeezenet
-from edgeplan.zoo.vgg import vgg
+from edgeplan.zoo.convolutional import alexnet, densenet, googlenet, resnet, squeezenet, vgg
+from edgeplan.zoo.family import Builder, Family, VariantSpec, published
+from edgeplan.zoo.nasbench201 import CellFamily, nasbench201
+from edgeplan.zoo.separable import mnasnet, mobilenetv1, mobilenetv2, mobilenetv3, proxylessnas, shufflenetv2
 
+_PUBLISHED: Mapping[str, Builder] = MappingProxyType(
+    {
+        "alexnet": alexnet,
+        "googlenet": googlenet,
+        **{f"vgg{depth}": partial(vgg, depth=depth) for depth in (11, 13, 16, 19)},
+        **{f"resnet{depth}": partial(resnet, depth=depth) for depth in (18, 34, 50, 101)},
+        **{f"densenet{depth}": partial(densenet, depth=depth) for depth in (121, 169, 201)},
+        **{f"squeezenet{version.replace('.', '_')}": partial(squeezenet, version=version) for version in ("1.0", "1.1")},
+        **{f"mobilenetv1_{width}": partial(mobilenetv1, width=width) for width in (0.5, 0.75, 1.0)},
+        **{f"mobilenetv2_{width}": partial(mobilenetv2, width=width) for width in (0.5, 1.0, 1.4)},
+        **{f"mobilenetv3_{size}": partial(mobilenetv3, size=size) for size in ("small", "large")},
+        **{f"shufflenetv2_{width}": partial(shufflenetv2, width=width) for width in (0.5, 1.0, 1.5, 2.0)},
+        **{f"mnasnet_{width}": partial(mnasnet, width=width) for width in (0.5, 0.75, 1.0, 1.3)},
+        **{f"proxylessnas_{target}": partial(proxylessnas, target=target) for target in ("mobile", "gpu", "cpu")},
+    }
+)
+#: Id, row of the paper's Table 2, base model.
 _FAMILIES = (
-    Family("alexnet", "AlexNets", "alexnet", alexnet),
-    Family("vgg", "VGGs", "vgg11", partial(vgg, depth=11)),
-    Family("densenet", "DenseNets", "densenet121", partial(densenet, depth=121)),
-    Family("resnet", "ResNets", "resnet18", partial(resnet, depth=18)),
-    Family("squeezenet", "SqueezeNets", "squeezenet1_0", partial(squeezenet, version="1.0")),
-    Family("googlenet", "GoogleNets", "googlenet", googlenet),
-    Family("mobilenetv1", "MobileNetv1s", "mobilenetv1_1.0", mobilenetv1),
-    Family("mobilenetv2", "MobileNetv2s", "mobilenetv2_1.0", mobilenetv2),
-    Family("mobilenetv3", "MobileNetv3s", "mobilenetv3_large", mobilenetv3),
-    Family("shufflenetv2", "ShuffleNetv2s", "shufflenetv2_1.5", partial(shufflenetv2, width=1.5)),
-    Family("mnasnet", "MnasNets", "mnasnet_1.0", mnasnet),
-    Family("proxylessnas", "ProxylessNass", "proxylessnas_cpu", partial(proxylessnas, target="cpu")),
-    CellFamily(),
+    ("alexnet", "AlexNets", "alexnet"),
+    ("vgg", "VGGs", "vgg11"),
+    ("densenet", "DenseNets", "densenet121"),
+    ("resnet", "ResNets", "resnet18"),
+    ("squeezenet", "SqueezeNets", "squeezenet1_0"),
+    ("googlenet", "GoogleNets", "googlenet"),
+    ("mobilenetv1", "MobileNetv1s", "mobilenetv1_1.0"),
+    ("mobilenetv2", "MobileNetv2s", "mobilenetv2_1.0"),
+    ("mobilenetv3", "MobileNetv3s", "mobilenetv3_large"),
+    ("shufflenetv2", "ShuffleNetv2s", "shufflenetv2_1.5"),
+    ("mnasnet", "MnasNets", "mnasnet_1.0"),
+    ("proxylessnas", "ProxylessNass", "proxylessnas_cpu"),
 )
 
 #: Families by id, in the order of Table 2.
-FAMILIES: Mapping[str, Family] = MappingProxyType({family.id: family for family in _FAMILIES})
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        **{id_: Family(id_, paper_name, base, _PUBLISHED[base]) for id_, paper_name, base in _FAMILIES},
+        CellFamily.id: CellFamily(),
+    }
+)
+
+
+def prior_models() -> Mapping[str, Callable[[], Graph]]:
+    """Return the graph builders of the published models behind the prior distribution of kernels (nn-Meter, section 5).
+
+    They are the families at several depths and widths, no variants, by name.
+    """
+    found: dict[str, Callable[[], Graph]] = {name: published(builder, name) for name, builder in _PUBLISHED.items()}
+    return MappingProxyType({**found, CellFamily.base_name: partial(nasbench201, CellFamily.base_name)})
 
 
 def variants(family: Family, count: int, seed: int) -> Iterator[VariantSpec]:

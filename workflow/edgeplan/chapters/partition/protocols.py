@@ -73,7 +73,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 f"{NATIVE}/loops/partner.cpp",
                 *files_of("chapters/partition/eop", "costs", "operators", "sweeps", "variants", "ways"),
                 *files_of("chapters/partition/stages", "partition_eop"),
-                *files_of("workloads", "registry", "unrolled", "transformers"),
+                *files_of("workloads", "registry", "recurrent", "transformers"),
                 "graph/batches.py",
                 "planning/partition",
             ),

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from edgeplan.workloads.recurrent import unrolled_language_model
 from edgeplan.workloads.registry import Workload
 from edgeplan.workloads.transformers import bert
-from edgeplan.workloads.unrolled import unrolled_language_model
 
 #: Values by figure, setting and model. Figure 10 varies 12 to 192 "layers" of BERT, which change its time by under 1 %: these
 #: can only be heads, which leave the width as it is. Heads and layers are varied apart, heads at two layers to save time.
