@@ -26,7 +26,7 @@ from edgeplan.chapters.partition.evaluation.page import grade as partition_grade
 from edgeplan.chapters.prediction.evaluation.page import machine_grade
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import SHARE, others_share, watched
-from edgeplan.reporting.grade import Graded, Repeats, graded
+from edgeplan.reporting.bars import Graded, Repeats, graded
 
 EMPTY = pd.DataFrame()
 #: Relative spread of what is measured again, and the grade that it stands for.

@@ -18,12 +18,11 @@ from evaluation_evidence import full_evidence
 from edgeplan.chapters.prediction.evaluation import page as report
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES, shares_by_family
-from edgeplan.chapters.prediction.evaluation.metrics import metrics
-from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.prediction.evaluation.page import metrics
+from edgeplan.chapters.prediction.evaluation.tables import TABLES
 from edgeplan.errors import FormatError
-from edgeplan.report.pages import PageSection, parts, render_page, shown_first
-from edgeplan.report.stage import remarks_of
-from edgeplan.reporting import kit
+from edgeplan.report.stage import PageSection, parts, remarks_of, render_page, shown_first
+from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.page import SUFFIX, ChapterPage, read_chapter, rows_of, with_texts, write_chapter
 from edgeplan.support.frames import read_document
 

@@ -18,8 +18,8 @@ from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.prediction.evaluation.page import prediction_report
-from edgeplan.report.pages import PageSection, render_page
-from edgeplan.reporting import kit
+from edgeplan.report.stage import PageSection, render_page
+from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.page import ChapterPage, PageTable, with_texts
 
 pytestmark = [needs_chromium, pytest.mark.long]

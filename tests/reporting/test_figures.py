@@ -17,8 +17,19 @@ from matplotlib.ticker import FixedLocator
 from depth import some
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.reporting.drawing import GRID, INK, MARKERS, PALETTE, PAPER, colours, series_style, setting_place
-from edgeplan.reporting.svg import inline, svg, width_pt
+from edgeplan.reporting.drawing import (
+    GRID,
+    INK,
+    MARKERS,
+    PALETTE,
+    PAPER,
+    colours,
+    inline,
+    series_style,
+    setting_place,
+    svg,
+    width_pt,
+)
 
 UNIT = re.compile(r"\((ms|us|%|times|count|pixels|place in the process)\)")
 MAX_BYTES = 300_000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from edgeplan.reporting import kit
-from edgeplan.reporting.table import markdown
+from edgeplan.reporting import chapter_report as kit
+from edgeplan.reporting.page import markdown
 
 
 @dataclass(frozen=True)

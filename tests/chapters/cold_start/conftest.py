@@ -17,7 +17,7 @@ from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.cli import app
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.reporting import kit
+from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.dnnl import Dnnl
 
 

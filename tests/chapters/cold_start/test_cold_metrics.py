@@ -12,7 +12,7 @@ from cold_chapter_frames import run_row, run_rows
 from depth import by_day
 from edgeplan.chapters.cold_start.evaluation import metrics
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables_runs import beside
+from edgeplan.chapters.cold_start.evaluation.tables import beside
 
 
 @pytest.mark.parametrize(

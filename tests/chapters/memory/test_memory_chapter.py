@@ -13,12 +13,10 @@ from profile_values_of import PROFILES, asked_of
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MemoryEvidence
-from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
-from edgeplan.chapters.memory.evaluation.metrics import BARS, FIRST, memory_metrics
-from edgeplan.chapters.memory.evaluation.page import MEMORY_REPORT, findings
-from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
+from edgeplan.chapters.memory.evaluation.page import BARS, FIRST, MEMORY_REPORT, findings, memory_metrics
+from edgeplan.chapters.memory.evaluation.tables import MEMORY_FIGURES, MEMORY_TABLES
 from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS
-from edgeplan.reporting.kit import NotMeasuredError
+from edgeplan.reporting.chapter_report import NotMeasuredError
 
 _RAN = {
     "peak": 29 * MIB, "budget": 30 * MIB, "median_ms": 11.0, "first_ms": 13.0, "resident_ms": 10.0, "bound_ms": 10.0,

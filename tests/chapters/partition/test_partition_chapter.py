@@ -18,10 +18,8 @@ from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, 
 from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
 from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, bars, checked_metrics, findings
-from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
-from edgeplan.chapters.partition.evaluation.metrics import BARS, dispatch_features_gain, partition_metrics
-from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
-from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
+from edgeplan.chapters.partition.evaluation.page import BARS, PARTITION_REPORT, dispatch_features_gain, partition_metrics
+from edgeplan.chapters.partition.evaluation.tables import PARTITION_FIGURES, PARTITION_TABLES
 from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, LayerShape, layer_of, layouts, lowered
 from edgeplan.chapters.partition.learning.features import SHAPE, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import PLAIN, augmented, load, save, shape_class
@@ -32,7 +30,7 @@ from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.planner import plan
-from edgeplan.reporting import kit
+from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Split, partition

@@ -15,11 +15,10 @@ from profile_values_of import PROFILES, asked_of
 from edgeplan.chapters.partition.costs import ModelCosts
 from edgeplan.chapters.partition.eop.costs import best_options, measured_costs
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
-from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
 from edgeplan.chapters.partition.eop.operators import SAMPLED, subgraphs_of
 from edgeplan.chapters.partition.eop.page import BARS, EOP_REPORT, eop_metrics
 from edgeplan.chapters.partition.eop.sweeps import SWEEP, SweptModel, subject_of, swept_layouts
-from edgeplan.chapters.partition.eop.tables import EOP_TABLES
+from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
 from edgeplan.chapters.partition.eop.ways import (
     ALL_CORES,
@@ -38,7 +37,7 @@ from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
 from edgeplan.errors import ParamsError
 from edgeplan.graph.batches import batched
 from edgeplan.planning.partition.patterns import fit
-from edgeplan.reporting import kit
+from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.partitioned.program import Split, partition, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.zoo.layers import Choices

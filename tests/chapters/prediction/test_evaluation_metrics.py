@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgeplan.chapters.prediction.evaluation.tables_baselines import LINEAR_BASELINES, leave_one_family_out, with_baselines
+from edgeplan.chapters.prediction.evaluation.tables import LINEAR_BASELINES, leave_one_family_out, with_baselines
 from edgeplan.errors import FormatError
 from edgeplan.reporting import metrics
 

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgeplan.chapters.prediction.evaluation.metrics import later_repeats
-from edgeplan.chapters.prediction.evaluation.page import machine_grade
+from edgeplan.chapters.prediction.evaluation.page import later_repeats, machine_grade
 from edgeplan.chapters.prediction.whole_models import APART_SECONDS
 
 MODELS = 40

@@ -205,7 +205,7 @@ class Chapter:
         settings: its sections of params.yaml.
         targets: what its results are of.
         stages: in the order in which they build on each other.
-        tables, figures: its registries as `module:NAME`, declarations of `edgeplan.reporting.kit` by id; their
+        tables, figures: its registries as `module:NAME`, declarations of `edgeplan.reporting.chapter_report` by id; their
             captions lie beside the chapter.
         named_devices, named_pairs: where else in params.yaml devices and pairs are named; each has to have a file.
         shipped_devices: where devices are named that stages learn from; each has to be shipped with its rules.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgeplan.comparing.result import Comparison
-from edgeplan.reporting.drawing import MARKERS, PALETTE, canvas, legend, name_axes
-from edgeplan.reporting.svg import svg
+from edgeplan.reporting.drawing import MARKERS, PALETTE, canvas, legend, name_axes, svg
 from edgeplan.support.files import write_atomically
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from edgeplan.chapters.toy.planners.longest_first import longest_first
 from edgeplan.chapters.toy.settings import ToySettings
 
-from edgeplan.reporting import kit
+from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.page import ChapterPage, write_chapter
 from edgeplan.support.files import write_json
 from edgeplan.support.protocols import protocol

@@ -36,7 +36,7 @@ CHAPTER = Chapter(
     targets=_TARGETS,
     stages=(MEMORY, MEMORY_TABLES),
     tables="edgeplan.chapters.memory.evaluation.tables:MEMORY_TABLES",
-    figures="edgeplan.chapters.memory.evaluation.figures:MEMORY_FIGURES",
+    figures="edgeplan.chapters.memory.evaluation.tables:MEMORY_FIGURES",
     named_devices=(_TARGETS,),
     compared=(
         Compared(

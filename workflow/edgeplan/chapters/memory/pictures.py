@@ -9,8 +9,7 @@ from typing import Any
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.planning.memory.document import Held, MemoryPlan, MemoryUse
-from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend, legend_above, name_axes
-from edgeplan.reporting.svg import svg
+from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend, legend_above, name_axes, svg
 from edgeplan.runtime.streaming.program import WEIGHTS, StreamProgram
 from edgeplan.support.files import write_atomically
 

@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
+from edgeplan.chapters.cold_start.evaluation import tables
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OWN, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables_continuous import figure_14, mode_over_without, shown_models
-from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, figure_06, figure_09, title
+from edgeplan.chapters.cold_start.evaluation.tables_stages import (
+    STAGES,
+    figure_06,
+    figure_09,
+    figure_14,
+    mode_over_without,
+    shown_models,
+    title,
+)
+from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, registry
 from edgeplan.reporting.drawing import (
     HATCHES,
     INK,
@@ -30,7 +38,6 @@ from edgeplan.reporting.drawing import (
     series_style,
     setting_place,
 )
-from edgeplan.reporting.kit import FigureSpec, NotMeasuredError, registry
 
 _STATES = {"cached": "page cache warm", "evicted": "page cache evicted"}
 _BAR = 0.8
@@ -38,7 +45,7 @@ _BAR = 0.8
 
 def speed(e: ColdEvidence) -> Any:
     """Draw the cold latency of every model over our own, by setting (bars of Figure 8), for both states of the page cache."""
-    frame = runs.figure_08(e)
+    frame = tables.figure_08(e)
     states = [s for s in _STATES if s in set(frame["page_cache"])]
     figure, axes = canvas(11.0, 4.2 * len(states), rows=len(states))
     for axis, state in zip(axes, states, strict=True):
@@ -65,7 +72,7 @@ def speed(e: ColdEvidence) -> Any:
 
 def cold_over_warm(e: ColdEvidence) -> Any:
     """Draw cold over warm latency by setting; a dot a model (Figure 2)."""
-    frame = runs.figure_02(e)
+    frame = tables.figure_02(e)
     settings = list(dict.fromkeys(frame["setting"]))
     figure, (axis,) = canvas(9.0, 4.6)
     for i, state in enumerate(s for s in _STATES if s in set(frame["state"])):
@@ -123,7 +130,7 @@ def _styles(names: pd.Series[str]) -> dict[str, dict[str, str]]:
 
 def load(e: ColdEvidence) -> Any:
     """Draw the slow-down under background load (Figure 11); all panels start from the one baseline."""
-    frame = runs.figure_11(e)
+    frame = tables.figure_11(e)
     places = [place for place in dict.fromkeys(frame["load_core"]) if place] or [""]
     styles = _styles(frame["setting"])
     figure, axes = canvas(5.0 + 4.0 * len(places), 4.2, len(places))
@@ -139,7 +146,7 @@ def load(e: ColdEvidence) -> Any:
 
 def ablation(e: ColdEvidence) -> Any:
     """Draw techniques added one after the other (Figure 13)."""
-    frame = runs.figure_13(e)
+    frame = tables.figure_13(e)
     frame = frame[(frame["page_cache"] == CACHED) & frame["model"].isin(e.names)]
     if frame.empty:
         raise NotMeasuredError("no ablation with a warm page cache")

@@ -28,9 +28,9 @@ from edgeplan.chapters.cold_start.evaluation.evidence import (
     OWN,
     ColdEvidence,
 )
-from edgeplan.reporting import estimates
+from edgeplan.reporting import metrics
 from edgeplan.reporting.bars import Bar
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, gap_max, share_right
+from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, gap_max, share_right
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 #: How near a prediction has to be to what was measured, as a share.
@@ -52,7 +52,7 @@ def geomean(values: pd.Series[float]) -> float:
 
 def over_models(ratios: pd.Series[float]) -> Estimate:
     """Return G, the geometric mean, of ratios by model, with its interval."""
-    return estimate(estimates.geomean, ratios.dropna())
+    return estimate(metrics.geomean, ratios.dropna())
 
 
 def failed(runs: pd.DataFrame) -> pd.DataFrame:

@@ -18,13 +18,11 @@ from edgeplan.chapters.cold_start.evaluation.evidence import (
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS, cold_metrics, counted
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
-from edgeplan.chapters.cold_start.evaluation.tables_continuous import inference, mode_over_without
+from edgeplan.chapters.cold_start.evaluation.tables_stages import inference, mode_over_without
 from edgeplan.measurement.process.interference import LIMIT
-from edgeplan.reporting.chapter_report import ChapterReport
-from edgeplan.reporting.grade import Graded, Repeats, graded
-from edgeplan.reporting.kit import REASON, NotMeasuredError
-from edgeplan.reporting.page import CardOf
-from edgeplan.reporting.table import cell_text
+from edgeplan.reporting.bars import Graded, Repeats, graded
+from edgeplan.reporting.chapter_report import REASON, ChapterReport, NotMeasuredError
+from edgeplan.reporting.page import CardOf, cell_text
 
 _CELL = ["model", "setting", "plan", "threads", "state"]
 

@@ -16,12 +16,10 @@ from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.cold_start.planners.gpu import KEPT, KERNELS, OPTIMAL, STOCK, WARM
-from edgeplan.reporting import kit
-from edgeplan.reporting.bars import Bar
-from edgeplan.reporting.chapter_report import ChapterReport
+from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
+from edgeplan.reporting.chapter_report import ChapterReport, FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend_above, name_axes
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, gap_max, geomean
-from edgeplan.reporting.grade import Graded, Repeats, graded
+from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, gap_max, geomean
 from edgeplan.reporting.page import CardOf
 from edgeplan.support.protocols import protocol
 
@@ -205,7 +203,7 @@ def ways(e: GpuStartEvidence) -> Any:
     frame = e.of_state(CACHED)
     known = {name: frame[name] for name in (*_ABLATION, WARM) if name in frame.columns}
     if frame.empty or not known:
-        raise kit.NotMeasuredError("no start with the page cache warm")
+        raise NotMeasuredError("no start with the page cache warm")
     stock = e.stock_of_state(CACHED).reindex(frame.index)
     bars = {**known, **stock.dropna(axis=1, how="all")}
     later = e.warm.min(axis=1).reindex(frame.index)
@@ -248,16 +246,16 @@ def grade(e: GpuStartEvidence) -> Graded | None:
     return graded(e.environment, Repeats(own["cold_ms"] / before, "starts and the same ones before"))
 
 
-GPU_TABLES: Mapping[str, kit.TableSpec[GpuStartEvidence]] = kit.registry(
-    kit.TableSpec("cold_gpu_beside", "Cold starts on the GPU", beside, ("starts",)),
-    kit.TableSpec("cold_gpu_plans", "Storage and planning on the GPU", planning, ("plans.predicted_ms",)),
+GPU_TABLES: Mapping[str, TableSpec[GpuStartEvidence]] = registry(
+    TableSpec("cold_gpu_beside", "Cold starts on the GPU", beside, ("starts",)),
+    TableSpec("cold_gpu_plans", "Storage and planning on the GPU", planning, ("plans.predicted_ms",)),
 )
-GPU_FIGURES: Mapping[str, kit.FigureSpec[GpuStartEvidence]] = kit.registry(
-    kit.FigureSpec("cold_gpu_ways", "Cold starts on the GPU by technique", ways, ("starts",)),
+GPU_FIGURES: Mapping[str, FigureSpec[GpuStartEvidence]] = registry(
+    FigureSpec("cold_gpu_ways", "Cold starts on the GPU by technique", ways, ("starts",)),
 )
 #: Of the whole chapter.
-TABLES: Mapping[str, kit.TableSpec[Any]] = MappingProxyType({**COLD_TABLES, **GPU_TABLES})
-FIGURES: Mapping[str, kit.FigureSpec[Any]] = MappingProxyType({**COLD_FIGURES, **GPU_FIGURES})
+TABLES: Mapping[str, TableSpec[Any]] = MappingProxyType({**COLD_TABLES, **GPU_TABLES})
+FIGURES: Mapping[str, FigureSpec[Any]] = MappingProxyType({**COLD_FIGURES, **GPU_FIGURES})
 GPU_REPORT = ChapterReport(
     id="cold-gpu",
     title="Cold start on a GPU",

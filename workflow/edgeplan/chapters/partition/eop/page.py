@@ -9,15 +9,13 @@ from types import MappingProxyType
 import pandas as pd
 
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
-from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
-from edgeplan.chapters.partition.eop.tables import EOP_TABLES
+from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES
 from edgeplan.chapters.partition.eop.variants import RECURRENT_FIGURE
 from edgeplan.chapters.partition.eop.ways import EOP, OURS
 from edgeplan.chapters.partition.names import ALL_CORES, SLOWER
-from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean, share_right
-from edgeplan.reporting.grade import Graded, Repeats, graded
+from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean, share_right
 from edgeplan.reporting.page import CardOf
 
 BARS = (

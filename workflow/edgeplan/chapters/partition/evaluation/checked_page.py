@@ -6,20 +6,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition import paper
+from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES
 from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.evaluation.evidence import CPU, GPU
+from edgeplan.chapters.partition.evaluation.tables import PARTITION_FIGURES, PARTITION_TABLES
 from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
-from edgeplan.reporting import kit
-from edgeplan.reporting.bars import PASS, UNDECIDED, Bar
-from edgeplan.reporting.chapter_report import ChapterReport
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
-from edgeplan.reporting.grade import Graded, graded
+from edgeplan.reporting.bars import PASS, UNDECIDED, Bar, Graded, graded
+from edgeplan.reporting.chapter_report import ChapterReport, FigureSpec, NotMeasuredError, TableSpec, registry
+from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean
 from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, make_cards
 
 _ABOUT = (
@@ -239,7 +240,7 @@ def operators(e: CheckedEvidence) -> pd.DataFrame:
     """LiPG's Table 3 with its columns of individual operators: their sum as planned, and the model end to end, over the GPU."""
     f = e.plans.dropna(subset=["operators"]) if len(e.plans) else e.plans
     if f.empty:
-        raise kit.NotMeasuredError("no times of individual operators are stored")
+        raise NotMeasuredError("no times of individual operators are stored")
     found = {"baseline": f[GPU], "operators": f["operators"], "end_to_end": f["planned"], "better": f["operators_alone"]}
     return beside_paper(e.pair, pd.DataFrame(found))
 
@@ -318,9 +319,9 @@ def grade(e: CheckedEvidence) -> Graded | None:
     return graded(e.environment)
 
 
-CHECKED_TABLES: Mapping[str, kit.TableSpec[CheckedEvidence]] = kit.registry(
-    kit.TableSpec("partition_checked", "Plans that check themselves: who wins on each model", plans, ("plans",)),
-    kit.TableSpec("partition_operators", "Individual operators and end to end (LiPG, Table 3)", operators, ("plans",)),
+CHECKED_TABLES: Mapping[str, TableSpec[CheckedEvidence]] = registry(
+    TableSpec("partition_checked", "Plans that check themselves: who wins on each model", plans, ("plans",)),
+    TableSpec("partition_operators", "Individual operators and end to end (LiPG, Table 3)", operators, ("plans",)),
 )
 CHECKED_REPORT = ChapterReport(
     id="partition_checked",
@@ -368,3 +369,7 @@ def beside_paper(pair: str, models: pd.DataFrame) -> pd.DataFrame:
         for model, values in of_device.items()
     ]
     return pd.concat([own, pd.DataFrame(printed)], ignore_index=True).round(3)
+
+
+TABLES: Mapping[str, TableSpec[Any]] = MappingProxyType({**CHECKED_TABLES, **PARTITION_TABLES, **EOP_TABLES})
+FIGURES: Mapping[str, FigureSpec[Any]] = MappingProxyType({**PARTITION_FIGURES, **EOP_FIGURES})

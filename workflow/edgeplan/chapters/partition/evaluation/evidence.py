@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition.names import ALL_CORES, SAME_PLAN
+from edgeplan.reporting.metrics import FloatArray
 
 #: Ways to run a layer: whole on one processor, and split by different choices.
 CPU, GPU, SEARCH, OURS, PLAIN, EQUAL, FIXED, EVENTS = (
@@ -126,3 +127,26 @@ class PartitionEvidence:
     def curve(self, figure: str) -> pd.DataFrame:
         """Return the rows that a figure shows."""
         return self.curves[self.curves["figure"] == figure].sort_values("outputs")
+
+
+def gain_share(speedups: pd.DataFrame, way: str) -> float:
+    """Sum over layers of (speedup - 1) / sum of (the search's - 1), both over the faster single processor."""
+    return share_of(*speedups_of(speedups, way))
+
+
+def share_of(own: FloatArray, searched: FloatArray) -> float:
+    """Return the gain over the faster single processor as a share of the search's."""
+    return float((own - 1).sum() / (searched - 1).sum())
+
+
+def mean_share(speedups: pd.DataFrame, way: str) -> float:
+    """Mean over layers whose search gains at least 5 % of (speedup - 1) / (the search's - 1)."""
+    own, searched = speedups_of(speedups, way)
+    worth = searched >= WORTH
+    return float(((own[worth] - 1) / (searched[worth] - 1)).mean())
+
+
+def speedups_of(speedups: pd.DataFrame, *ways: str) -> tuple[FloatArray, ...]:
+    """Return the speedups of ways, the search's last, of layers that have all."""
+    found = speedups[[*ways, SEARCH]].dropna()
+    return tuple(found[way].to_numpy(float) for way in (*ways, SEARCH))

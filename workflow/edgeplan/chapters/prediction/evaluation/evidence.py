@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.reporting.kit import NotMeasuredError
+from edgeplan.reporting.chapter_report import NotMeasuredError
 from edgeplan.support.frames import read_csv, read_document, read_parquet
 
 

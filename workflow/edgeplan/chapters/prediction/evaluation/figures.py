@@ -13,8 +13,8 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.tables_baselines import baselines
-from edgeplan.chapters.prediction.evaluation.tables_prediction import label
+from edgeplan.chapters.prediction.evaluation.tables import baselines, label
+from edgeplan.reporting.chapter_report import FigureSpec, registry
 from edgeplan.reporting.drawing import (
     GRID,
     INK,
@@ -29,7 +29,6 @@ from edgeplan.reporting.drawing import (
     legend_above,
     name_axes,
 )
-from edgeplan.reporting.kit import FigureSpec, registry
 from edgeplan.reporting.metrics import by_group, relative_error
 
 # Kinds below this mean share everywhere are drawn as one.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -10,11 +12,116 @@ import pandas as pd
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.chapters.prediction.evaluation.metrics import bars, later_repeats, metrics
-from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.reporting.chapter_report import ChapterReport
-from edgeplan.reporting.grade import Graded, Repeats, graded
+from edgeplan.chapters.prediction.evaluation.tables import TABLES, kernel_minutes, within_estimate
+from edgeplan.chapters.prediction.fusion.verification import averages
+from edgeplan.chapters.prediction.whole_models import APART_SECONDS
+from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
+from edgeplan.reporting.chapter_report import ChapterReport, NotMeasuredError
+from edgeplan.reporting.metrics import Estimate, FloatArray, coverage, figures_of_merit, relative_width, within
 from edgeplan.reporting.page import CardOf, ChapterPage, table
+
+Figure = Callable[[Evidence], float | Estimate]
+
+_BARS = (
+    Bar("prediction.within_10pct", "whole models as they ran within 10 %", low=0.96, aim=">= 99 %"),
+    Bar("prediction.within_5pct", "whole models as they ran within 5 %", low=0.70, aim=">= 80 %"),
+    Bar("measuring.kernel_minutes", "kernel measuring time (min)", high=20, aim="<= 10"),
+    Bar("fusion.precision", "fusion rules: precision", low=0.95, aim="100 %"),
+    Bar("fusion.recall", "fusion rules: recall", low=0.95, aim="100 %"),
+    Bar("interval.coverage_90", "interval coverage at 90 % nominal", low=0.85, high=0.95),
+    Bar("speed.predict_process_s", "edgeplan predict, whole process (s)", high=1.5, aim="<= 1"),
+    Bar("speed.batch_26000_s", "26,000 predictions (s)", high=30, aim="<= 15"),
+)
+_WITHIN_10_BY_DEVICE: Mapping[str, float] = MappingProxyType({"cpu-openvino": 0.95, "cpu-onednn": 0.92})
+
+
+def bars(device: str) -> tuple[Bar, ...]:
+    """Return the bars of a device, one for each figure that has one."""
+    low = _WITHIN_10_BY_DEVICE.get(device)
+    if low is None:
+        return _BARS
+    return tuple(replace(bar, low=low) if bar.key.endswith("within_10pct") else bar for bar in _BARS)
+
+
+def _within(column: str, percent: int) -> Figure:
+    return lambda e: within(*_pair(e, column), percent / 100)
+
+
+def _within_by_chance(column: str, percent: int) -> Figure:
+    return lambda e: within_estimate(e.evaluated(column), column, percent / 100)
+
+
+def _repeated(percent: int) -> Figure:
+    return lambda e: within_estimate(
+        e.evaluated("normalised_ms", "repeat_ms").assign(measured_ms=lambda models: models["normalised_ms"]),
+        "repeat_ms",
+        percent / 100,
+    )
+
+
+def _normalised(percent: int) -> Figure:
+    """Return the share of models whose prediction lies near what they take at the machine's usual speed."""
+    return lambda e: within_estimate(
+        e.evaluated("normalised_ms", "predicted_ms").assign(measured_ms=lambda models: models["normalised_ms"]),
+        "predicted_ms",
+        percent / 100,
+    )
+
+
+def _pair(evidence: Evidence, column: str) -> tuple[FloatArray, FloatArray]:
+    frame = evidence.evaluated("measured_ms", column)
+    return frame["measured_ms"].to_numpy(), frame[column].to_numpy()
+
+
+def _of_models(statistic: Callable[..., float], *columns: str) -> Figure:
+    return lambda e: statistic(*(e.evaluated(*columns)[column] for column in columns))
+
+
+def _rules(figure: int) -> Figure:
+    """Return a figure of merit: precision (0) or recall (1) of the rules, without the edges at reshapes."""
+
+    def found(evidence: Evidence) -> float:
+        rows = evidence.verification.astype({"bn_folding": bool, "reshaping": bool})
+        counted = rows[~rows["bn_folding"] & ~rows["reshaping"]]
+        if not (counted[["fused_by_engine", "fused_by_rules"]] > 0).to_numpy().any():
+            raise NotMeasuredError("nothing fuses")
+        return averages(rows)[figure]
+
+    return found
+
+
+def _speed(name: str) -> Figure:
+    return lambda e: e.speed[name]
+
+
+def later_repeats(models: pd.DataFrame) -> Repeats:
+    """Return the ratios of models that were measured again at least `APART_SECONDS` later."""
+    ratios = models["repeat_ms"] / models["normalised_ms"]
+    return Repeats(ratios.where(models["repeat_gap_s"] >= APART_SECONDS), "models and the same ones minutes later")
+
+
+#: The figures of merit; one whose inputs are missing is left out. Shares and relative errors are 0..1.
+#: `fusion.*` leaves out edges at reshapes and batch-norm folding.
+MERITS: Mapping[str, Figure] = MappingProxyType(
+    {
+        **{f"prediction.within_{percent}pct": _within_by_chance("predicted_ms", percent) for percent in (10, 5)},
+        "prediction.normalised_within_10pct": _normalised(10),
+        "prediction.repeat_within_10pct": _repeated(10),
+        "prediction.left_out_within_10pct": _within("left_out_ms", 10),
+        "measuring.kernel_minutes": lambda e: kernel_minutes(e.sampling, e.calibration),
+        "fusion.precision": _rules(0),
+        "fusion.recall": _rules(1),
+        "interval.coverage_90": _of_models(coverage, "measured_ms", "low_ms", "high_ms"),
+        "interval.width_90": _of_models(relative_width, "predicted_ms", "low_ms", "high_ms"),
+        **{f"speed.{name}": _speed(name) for name in ("predict_process_s", "batch_26000_s")},
+    }
+)
+
+
+def metrics(evidence: Evidence) -> dict[str, float]:
+    """Return the figures of merit, sorted by key."""
+    return dict(sorted(figures_of_merit(MERITS, evidence).items()))
+
 
 _SHARES = ("prediction.within", "fusion.", "interval.coverage")
 _ABOUT = (

@@ -26,8 +26,7 @@ from edgeplan.predictors.nodes.training import MeasuredModel, train
 from edgeplan.predictors.nodes.whole import Relation
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.store import write_kernels, write_measured
-from edgeplan.reporting.metrics import accuracy
-from edgeplan.reporting.uncertainty import rmspe_difference
+from edgeplan.reporting.metrics import accuracy, rmspe_difference
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.support.lazy import lazily
 

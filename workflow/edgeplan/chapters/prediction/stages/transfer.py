@@ -10,10 +10,9 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.page import transfer_page
-from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.prediction.evaluation.tables import TABLES
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.reporting.page import write_chapter
-from edgeplan.reporting.table import write_table
+from edgeplan.reporting.page import write_chapter, write_table
 from edgeplan.support.frames import read_document, read_parquet
 
 #: Columns of the evaluated models that are read of both devices.
