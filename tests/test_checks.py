@@ -13,7 +13,7 @@ from model_file_runs import made, node, values, write
 from quantised_models import deep, images, quantised
 
 from edgeplan import plan_memory
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.onnxruntime.reference import judged
 from edgeplan.errors import CheckError
 from edgeplan.graph.model_file import model_sha256

@@ -17,7 +17,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock
 from edgeplan.predictors import source
-from edgeplan.profiling.preparation_costs import PreparationCosts
+from edgeplan.profiling.predicted import PreparationCosts
 from edgeplan.runtime import library
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edgeplan.chapters.cold_start.gpu.measuring import COLUMNS, GpuStartBench
 from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT, TOLERANCE, GpuStartEvidence, gpu_metrics
-from edgeplan.chapters.cold_start.gpu.settings import GpuStartSettings
+from edgeplan.chapters.cold_start.settings import GpuStartSettings
+from edgeplan.chapters.cold_start.stages.cold_gpu import COLUMNS, GpuStartBench
 from edgeplan.devices.config import load_device
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgeplan.chapters.cold_start.gpu.measuring import COLUMNS
 from edgeplan.chapters.cold_start.gpu.page import (
     GPU_REPORT,
     GpuStartEvidence,
@@ -18,6 +17,7 @@ from edgeplan.chapters.cold_start.gpu.page import (
     gpu_metrics,
     least_ms,
 )
+from edgeplan.chapters.cold_start.stages.cold_gpu import COLUMNS
 from edgeplan.support.protocols import protocol
 
 #: Cold and later times (ms) of each plan of the two models.

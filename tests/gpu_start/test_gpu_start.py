@@ -23,9 +23,8 @@ from edgeplan.cuda.driver import Driver
 from edgeplan.devices.config import load_device
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, FormatError, ModelError
-from edgeplan.gpu_start.code_cache import CodeCache, write_codes
-from edgeplan.gpu_start.opened import open_gpu
-from edgeplan.gpu_start.session import GpuSession, launch_of
+from edgeplan.gpu_start.files import CodeCache, write_codes
+from edgeplan.gpu_start.session import GpuSession, launch_of, open_gpu
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
@@ -345,7 +344,7 @@ class _Merging(OpenclProcessor):
 
 
 def test_a_driver_that_takes_all_code_as_one_program_has_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.gpu_start.opened.gpu_class", lambda _: _Merging)
+    monkeypatch.setattr("edgeplan.gpu_start.session.gpu_class", lambda _: _Merging)
     device, graph = tmp_path / "merging.yaml", _graph()
     described = {"format_version": 1, "name": device.stem, "engine": "opencl", "options": _options("opencl")}
     device.write_text(yaml.safe_dump(described))
@@ -389,7 +388,7 @@ def test_an_error_of_preparing_or_uploading_ends_the_inference(
     if at_once:
         _all_at_once(copy)
     for name in ("read_packed", "map_packed"):
-        monkeypatch.setattr(f"edgeplan.gpu_start.weights.WeightFiles.{name}", refuse)
+        monkeypatch.setattr(f"edgeplan.gpu_start.files.WeightFiles.{name}", refuse)
     with _opened(copy) as session, pytest.raises(ModelError, match="the disk is gone"):
         session.run(random_inputs(planned.graph))
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.prepare import Preparation, prepared
 from edgeplan.graph.operators.registry import SPECS

@@ -13,7 +13,7 @@ from model_file_runs import made, node, write
 from onnx import TensorProto, helper
 
 from edgeplan import predict
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_preparation, prepare_file

@@ -18,7 +18,7 @@ from onnx import version_converter
 from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one
 
 from depth import some
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph import parts
 from edgeplan.graph.fusion_rules import FusionRules

@@ -13,7 +13,7 @@ import pytest
 from model_file_runs import node
 from onnx import TensorProto, helper
 
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx_models import IMAGE, integers, write_model
 from plan_starts import start_right
 
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder

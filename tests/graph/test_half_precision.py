@@ -14,7 +14,7 @@ from model_file_runs import made, node, write
 from onnx import TensorProto, helper
 
 from edgeplan import predict
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.graph import blocks
 from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file, prepared

@@ -13,7 +13,7 @@ from model_file_runs import assert_runs, assert_starts, made, node, values, writ
 from onnx import TensorProto, helper, numpy_helper
 
 from depth import by_day
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.runtime.dnnl import Dnnl

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType
 from quantised_models import SHAPE, images, quantised
 
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import ModelError
 from edgeplan.graph.fusion_rules import FusionRules

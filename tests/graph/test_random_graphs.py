@@ -12,7 +12,7 @@ import pytest
 from random_graphs import DRAWN, Array, drawn
 
 from depth import MANY
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import ModelError
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.runtime.dnnl import Dnnl

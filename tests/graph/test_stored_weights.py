@@ -21,7 +21,7 @@ from quantised_models import quantised
 from tiny_profiled import own_state  # noqa: F401  a fixture
 
 from edgeplan import plan_memory
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.base import random_inputs
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import ModelError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.steps import INT8_KINDS, Lowered
 from edgeplan.runtime.dnnl import Dnnl

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation.evidence import TABLE2_CONV, ColdEvidence
-from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS
+from edgeplan.chapters.cold_start.measuring.runs import RUN_COLUMNS
 from edgeplan.measurement.process.job import RunResult
 from edgeplan.planning.profile import Candidate, Layer, Profile
 from edgeplan.profiling.frame import to_frame

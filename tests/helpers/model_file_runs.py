@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from plan_starts import start_right
 
 from depth import some
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_sha256

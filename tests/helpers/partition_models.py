@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
-from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import SeededModel, to_onnx

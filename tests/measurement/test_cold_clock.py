@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgeplan.chapters.cold_start.measuring.tools import NEIGHBOURS, slowness_of
+from edgeplan.chapters.cold_start.measuring.planning import NEIGHBOURS, slowness_of
 from edgeplan.measurement.process.clock import EXPONENTS, Clock, calibrate, least
 from edgeplan.measurement.process.interference import Interference
 from edgeplan.measurement.references import References, ReferenceTimes

@@ -21,8 +21,7 @@ from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling import contention
 from edgeplan.profiling.contention import Pairs
-from edgeplan.profiling.measure import quiet_round
-from edgeplan.profiling.rounds import Round, RoundTimes
+from edgeplan.profiling.rounds import Round, RoundTimes, quiet_round
 from edgeplan.profiling.settings import Cores, ProfileSettings
 
 FREE, DISTURBED = 1.0, 1.9

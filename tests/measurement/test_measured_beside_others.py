@@ -22,7 +22,7 @@ from edgeplan.planning.document import plan_of, plan_text
 from edgeplan.profiling import profiler, store
 from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.store import ProfileStore, Row, identity
-from edgeplan.profiling.target import target_of
+from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.table_store import table_store
 

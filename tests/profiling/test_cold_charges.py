@@ -7,8 +7,7 @@ import math
 from msgspec.structs import replace
 
 from edgeplan.graph.steps import Step
-from edgeplan.profiling.first_call_costs import once_ms, work_of
-from edgeplan.profiling.profiles import Charge, candidates_of, shares
+from edgeplan.profiling.profiles import Charge, candidates_of, once_ms, shares, work_of
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row
 

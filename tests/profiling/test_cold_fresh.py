@@ -11,9 +11,8 @@ from tiny_profiled import tiny
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.profile import SOURCES, Candidate, Contention, Fresh, Layer, Profile
 from edgeplan.profiling import fresh_process_factors
-from edgeplan.profiling.check import STAGES, Check
 from edgeplan.profiling.contention import Pairs, charged
-from edgeplan.profiling.fresh_process_factors import Start, start_of, start_row
+from edgeplan.profiling.fresh_process_factors import STAGES, Check, Start, start_of, start_row
 from edgeplan.runtime.dnnl import Dnnl
 
 START = Start(1.5, Fresh(2, 3, 0.5, 1.25, 0.75, 0.875, hand_over_ms=0.25), Contention(1.5, 1.25, 1.125, 2, 3, 4, 5))
@@ -21,7 +20,7 @@ START = Start(1.5, Fresh(2, 3, 0.5, 1.25, 0.75, 0.875, hand_over_ms=0.25), Conte
 
 def _check(predicted: dict[str, float], measured: dict[str, float]) -> Check:
     blank = dict.fromkeys(("total", *STAGES), 0.0)
-    return Check("m", blank | predicted, blank | measured)
+    return Check(blank | predicted, blank | measured)
 
 
 def test_a_row_says_what_was_put_into_it() -> None:

@@ -27,13 +27,12 @@ from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.whole import Relation, Trust
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.profiling import profiler
-from edgeplan.profiling.first_call_costs import kernel_of, once_ms
-from edgeplan.profiling.predicted import predicted_profiles
-from edgeplan.profiling.preparation_costs import PreparationCosts
+from edgeplan.profiling.predicted import PreparationCosts, predicted_profiles
 from edgeplan.profiling.profiler import profile_model
+from edgeplan.profiling.profiles import kernel_of, once_ms
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity, read_rows
-from edgeplan.profiling.target import target_of
+from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, LIKELY
 from edgeplan.runtime.lowering import lower

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from shipped_params import PARAMS_FILE
 
+from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, plan_version
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, run_key
-from edgeplan.chapters.cold_start.measuring.tools import plan_version
-from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS
 from edgeplan.chapters.cold_start.stages.cold_start import CHECK_COLUMNS, check_key
 from edgeplan.chapters.params import load_params, params_on
 from edgeplan.devices.config import load_device

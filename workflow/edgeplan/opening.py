@@ -90,7 +90,7 @@ def _open_here(plan: Path | str | PlanFolder) -> Session:
 
     found = plan if isinstance(plan, PlanFolder) else read_folder(Path(plan))
     if found.kind == GPU_START:
-        from edgeplan.gpu_start.opened import open_gpu_start
+        from edgeplan.gpu_start.session import open_gpu_start
 
         return open_gpu_start(found)
     if found.kind == PARTITION:

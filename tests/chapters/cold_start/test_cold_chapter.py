@@ -13,7 +13,7 @@ from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import beside
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
-from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
+from edgeplan.chapters.cold_start.measuring.planning import VARIANTS
 from edgeplan.chapters.cold_start.paper import TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE5
 from edgeplan.chapters.cold_start.settings import PlanName
 from edgeplan.reporting import chapter_report as kit

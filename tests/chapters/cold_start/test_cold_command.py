@@ -14,13 +14,13 @@ from plan_folders import records_in
 from tiny_profiled import PLAN_TINY, git, own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
-from edgeplan.chapters.cold_start import plan as command
+from edgeplan.chapters.cold_start import api
 from edgeplan.cli import app
 from edgeplan.errors import BusyError, EdgeplanError, ModelError, ParamsError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock
 from edgeplan.planning.document import check_fits
-from edgeplan.profiling.target import target_of
+from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.lowering import lower
@@ -102,7 +102,7 @@ def test_only_a_plan_that_has_to_measure_waits_and_says_for_whom(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     monkeypatch.setattr(lock, "FOLDER", tmp_path)
-    monkeypatch.setattr(command, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(api, "LOCK_SECONDS", 0.2)
     holding = f"""
 import sys
 from pathlib import Path

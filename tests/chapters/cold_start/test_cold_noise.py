@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
-from edgeplan.chapters.cold_start import plan as command
+from edgeplan.chapters.cold_start import api
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.cli.cold_start import noise_line
 from edgeplan.graph.onnx.write import save_onnx
@@ -18,14 +18,13 @@ from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.planning.document import plan_of, plan_text
 from edgeplan.planning.profile import Contention, Fresh, Profile
-from edgeplan.profiling import disk, measure, profiler, rounds
+from edgeplan.profiling import disk, profiler, rounds
 from edgeplan.profiling.fresh_process_factors import drawn
-from edgeplan.profiling.measure import undisturbed
 from edgeplan.profiling.profiler import profile_model
-from edgeplan.profiling.rounds import Sample
+from edgeplan.profiling.rounds import Sample, undisturbed
 from edgeplan.profiling.settings import FAST, ProfileSettings
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
-from edgeplan.profiling.target import target_of
+from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.lowering import lower
@@ -125,7 +124,7 @@ def test_disturbed_candidates_are_come_back_to_while_there_is_time(
 ) -> None:
     """The first rounds are disturbed, those after them are not: nothing of the noise stays in the steps' rows."""
     settings = QUICK.model_copy(update={"blocks": 2, "retries": 4, "thorough": False})
-    original, made = measure.quiet_round, []
+    original, made = rounds.quiet_round, []
 
     def first_disturbed(*arguments: object) -> object:
         times, scale, _ = original(*arguments)  # type: ignore[arg-type]
@@ -135,7 +134,7 @@ def test_disturbed_candidates_are_come_back_to_while_there_is_time(
                 by_step[step] = [Sample(s.ms, disturbed=len(made) <= _DISTURBED_ROUNDS) for s in samples]
         return times, scale, True
 
-    monkeypatch.setattr(measure, "quiet_round", first_disturbed)
+    monkeypatch.setattr(rounds, "quiet_round", first_disturbed)
     model = save_onnx(tiny(), tmp_path / "tiny.onnx")
     store = ProfileStore(tmp_path / "rows" / "dev" / "cold", identity(dnnl.info, settings, cores()))
     profile_model(dnnl, model, tiny(), settings, cores=cores(), name="tiny", store=store, layouts=("nhwc",))
@@ -163,7 +162,7 @@ def test_predicted_costs_ask_for_no_machine(dnnl: Dnnl, tmp_path: Path, monkeypa
     model = save_onnx(tiny(), tmp_path / "tiny.onnx")
     for module in (profiler, disk):
         monkeypatch.setattr(module, "machine_lock", lambda *_: pytest.fail("the machine was asked for"))
-    found = command._disk(model, predicted=True)
+    found = api._disk(model, predicted=True)
     assert found.mb_per_s > 0
     with pytest.raises(pytest.fail.Exception, match="asked for"):
-        command._disk(model, predicted=False)
+        api._disk(model, predicted=False)

@@ -15,11 +15,11 @@ from cold_start_instances import layouts
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.cold_start.measuring import bench as cold_runs
-from edgeplan.chapters.cold_start.measuring import variants as cold_plans
+from edgeplan.chapters.cold_start.measuring import planning
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, shared_journal
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun
-from edgeplan.chapters.cold_start.planners.later import profile_for
+from edgeplan.chapters.cold_start.planners.registry import profile_for
 from edgeplan.chapters.cold_start.stages import cold_start as cold_stage
 from edgeplan.chapters.cold_start.stages.cold_start import (
     CHECK_COLUMNS,
@@ -44,7 +44,7 @@ from edgeplan.support.table_store import TableStore, table_store
 
 
 def plans(folder: Path) -> TableStore:
-    return table_store(folder, *cold_plans.PLAN_COLUMNS)
+    return table_store(folder, *planning.PLAN_COLUMNS)
 
 
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
@@ -53,33 +53,33 @@ TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
 @pytest.mark.parametrize("name", ["optimal", "evicted", "nnv12", "warm", "K", "K+C"])
 def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None:
     profiles = layouts(12, 3)
-    made = cold_plans.planned_once(
+    made = planning.planned_once(
         plans(tmp_path), Search(), name, profiles, TARGET, disk=Disk(900.0, 0.2) if name == "evicted" else None
     )
     assert (made.disk is not None) == (name == "evicted")
     assert profile_for(made, profiles).layout == made.layout
-    row = cold_plans.plan_row("net", name, made)
+    row = planning.plan_row("net", name, made)
     assert (row["plan"], row["planner"], row["makespan_ms"]) == (name, name, made.makespan_ms)
 
 
 def test_a_plan_is_made_once_for_the_same_costs(tmp_path: Path) -> None:
     profiles = layouts(10, 1)
-    made = cold_plans.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
-    again = cold_plans.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
+    made = planning.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
+    again = planning.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
     assert again == made  # its planning time too: it was not planned again
     assert len(list(tmp_path.iterdir())) == 1
-    cold_plans.planned_once(plans(tmp_path), Search(), "optimal", layouts(10, 2), TARGET)
-    cold_plans.planned_once(plans(tmp_path), Search(gap=0.05), "optimal", profiles, TARGET)
+    planning.planned_once(plans(tmp_path), Search(), "optimal", layouts(10, 2), TARGET)
+    planning.planned_once(plans(tmp_path), Search(gap=0.05), "optimal", profiles, TARGET)
     for disk in (Disk(900.0), Disk(1800.0)):
-        cold_plans.planned_once(plans(tmp_path), Search(), "evicted", profiles, TARGET, disk=disk)
+        planning.planned_once(plans(tmp_path), Search(), "evicted", profiles, TARGET, disk=disk)
     assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_profiles_for_fewer_cores_and_for_uneven_ones() -> None:
     profiles = layouts(4, 1)
-    assert [p.big_cores for p in cold_plans.on_cores(profiles, 1)] == [1, 1, 1]
-    assert cold_plans.on_cores(profiles, 3) == ()
-    chip = cold_plans.uneven(profiles, 3.0)[0]
+    assert [p.big_cores for p in planning.on_cores(profiles, 1)] == [1, 1, 1]
+    assert planning.on_cores(profiles, 3) == ()
+    chip = planning.uneven(profiles, 3.0)[0]
     assert (chip.equal, chip.queues, chip.narrow, chip.little_ratio) == (False, 1, 1, 3.0)
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from edgeplan.chapters.cold_start.measuring import runs
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS, result_frame
-from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, ExtraRun, PlannedRun, plan_runs
+from edgeplan.chapters.cold_start.measuring.runs import RUN_COLUMNS, ColdSettings, ExtraRun, PlannedRun, plan_runs, result_frame
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.description import imported
 from edgeplan.engines.registry import SETTINGS, setting

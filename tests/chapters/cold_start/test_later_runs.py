@@ -15,9 +15,16 @@ from plan_folders import records_in
 from tiny_profiled import PLAN_TINY, tiny
 from typer.testing import CliRunner
 
-from edgeplan.chapters.cold_start import plan as command
-from edgeplan.chapters.cold_start.planners.later import REPAID_WITHIN, fastest_warm, profile_for, repaid, with_warm_kernels
-from edgeplan.chapters.cold_start.planners.registry import outcomes, plan
+from edgeplan.chapters.cold_start import api
+from edgeplan.chapters.cold_start.planners.registry import (
+    REPAID_WITHIN,
+    fastest_warm,
+    outcomes,
+    plan,
+    profile_for,
+    repaid,
+    with_warm_kernels,
+)
 from edgeplan.cli import app
 from edgeplan.cli import run as cli_run
 from edgeplan.engines.base import random_inputs
@@ -156,12 +163,12 @@ def _hesitant(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
 def planned(planned_tiny: tuple[Path, str]) -> tuple[Path, dict[str, str]]:
     """A workspace with a plan of a small model, one with kernels for later runs, and what the command said of each."""
     folder, _ = planned_tiny
-    measure = command.profile_model
+    measure = api.profile_model
     told = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.chdir(folder)
-        patch.setattr(command, "profile_model", lambda *given, **how: _hesitant(measure(*given, **how)))
+        patch.setattr(api, "profile_model", lambda *given, **how: _hesitant(measure(*given, **how)))
         for name, options in (("plain", []), ("continuous", ["--continuous"])):
             done = CliRunner().invoke(app, [*PLAN_TINY, "-o", name, *options])
             assert done.exit_code == 0, done.output

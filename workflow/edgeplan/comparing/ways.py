@@ -15,9 +15,8 @@ from pathlib import Path
 
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
-from edgeplan.chapters.cold_start.measuring.variants import on_cores
-from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
-from edgeplan.chapters.cold_start.planners.registry import plan
+from edgeplan.chapters.cold_start.measuring.planning import on_cores
+from edgeplan.chapters.cold_start.planners.registry import plan, with_warm_kernels
 from edgeplan.chapters.partition.checked.planning import checked_plan
 from edgeplan.comparing.turns import Session
 from edgeplan.devices.config import load_device
@@ -29,7 +28,7 @@ from edgeplan.measurement.process.job import PrepareJob
 from edgeplan.measurement.process.program import words_of
 from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.profiling.settings import cores_of
-from edgeplan.profiling.target import target_of
+from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_for

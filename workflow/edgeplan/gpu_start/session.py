@@ -1,4 +1,4 @@
-"""Runs a plan of a cold start on a GPU: threads prepare steps in the planned order while the GPU runs those that are ready.
+"""Opens and runs a plan of a cold start on a GPU: threads prepare steps in the planned order while ready ones run.
 
 To prepare a step is to read its weights, to load or compile its kernels, to pack the weights unless the folder holds them
 packed, and to upload them. One more thread reads ahead of all where files are not in memory. The thread that asked for the
@@ -13,27 +13,32 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, StoreError
-from edgeplan.gpu_start.code_cache import CodeCache, write_codes
-from edgeplan.gpu_start.weights import WeightFiles, packed_of
+from edgeplan.gpu_start.files import CodeCache, WeightFiles, packed_of, write_codes
 from edgeplan.opencl.building import ProgramSource, sources_digest
 from edgeplan.opencl.launch import Launch, Memory
+from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.bringing import Bringer, in_memory
 from edgeplan.runtime.folder import GPU_START, PLAN_NAME, PlanFolder, plan_again
 from edgeplan.runtime.gpu_program import (
     CODE_NAME,
     MEMORIES,
     PACKED_NAME,
+    DeviceSpec,
     GpuProgram,
     GpuSchedule,
     GpuStep,
@@ -43,10 +48,14 @@ from edgeplan.runtime.gpu_program import (
 )
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Kernel
+from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:
-    from edgeplan.opencl.processor import DispatchingProcessor
+    from edgeplan.runtime.processor import Processor
 
+
+#: Variables that keep drivers from finding code of earlier processes: whatever is compiled is compiled.
+UNCACHED: Mapping[str, str] = MappingProxyType({"POCL_KERNEL_CACHE": "0", "CUDA_CACHE_DISABLE": "1"})
 _log = logging.getLogger(__name__)
 _FLOAT_BYTES = 4
 _CHUNK_BYTES = 1 << 24
@@ -360,3 +369,69 @@ def sources_of_steps(processor: DispatchingProcessor, steps: Sequence[GpuStep]) 
 def library_version() -> str:
     """Return the version of the kernels: plans hold their arguments."""
     return f"own kernels {sources_digest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedGpu:
+    """An opened GPU is a processor with what its opening took.
+
+    Attributes:
+        processor: opened late.
+        library_ms: to load the binding, the driver and the compiler, and to look for the device.
+        context_ms: to make a context and a queue.
+    """
+
+    processor: DispatchingProcessor
+    library_ms: float
+    context_ms: float
+
+
+def open_gpu(spec: DeviceSpec, *, profiling: bool = False) -> OpenedGpu:
+    """Open the processor of a device.
+
+    Args:
+        spec: the device; its vectors are those of its options where it names none.
+        profiling: whether the processor is to note when kernels run.
+    """
+    began = time.perf_counter()
+    kind = gpu_class(spec.engine)
+    kind.load_library(spec.options)
+    loaded = time.perf_counter()
+    processor = kind.open_late(spec.options, spec.block, spec.vector, profiling=profiling)
+    return OpenedGpu(processor, (loaded - began) * 1e3, (time.perf_counter() - loaded) * 1e3)
+
+
+def gpu_class(engine: str) -> type[DispatchingProcessor]:
+    """Return the processor of an engine that cold starts on a GPU are planned for."""
+    kind: type[Processor] = face(PROCESSORS, engine, "processor", "processor")
+    if not issubclass(kind, DispatchingProcessor):
+        raise DeviceError(
+            f"{engine} makes no kernels of its own on a device",
+            where="the device file, field engine",
+            next_step="take a device of the engine opencl or cuda",
+        )
+    return kind
+
+
+def open_gpu_start(plan: PlanFolder) -> GpuSession:
+    """Open a plan folder of a cold start on a GPU, with the processor that it names; that is closed with the session."""
+    machine = fingerprint()
+    return GpuSession(plan, open_gpu(cast("GpuProgram", plan.program).device).processor, machine)
+
+
+def without_driver_caches(scratch: str = "") -> None:
+    """Keep the drivers of this process from finding code of earlier ones; to be called before they are loaded.
+
+    Args:
+        scratch: an empty folder for what PoCL unpacks, where processes would else see each other's; "" for its own.
+    """
+    for name, value in UNCACHED.items():
+        os.environ.setdefault(name, value)
+    if scratch:
+        os.environ["POCL_CACHE_DIR"] = scratch
+
+
+def host_processors(processor: DispatchingProcessor) -> tuple[int, ...]:
+    """Return the processors that this process may use and the device does not compute on; all if none is left."""
+    usable = os.sched_getaffinity(0)
+    return tuple(sorted(usable - set(processor.capabilities.cores) or usable))

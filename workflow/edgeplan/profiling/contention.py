@@ -23,8 +23,7 @@ from edgeplan.measurement.preemption import thread_waited_ms
 from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION, Interference
 from edgeplan.measurement.process.record_bench import Bench
 from edgeplan.measurement.process.undisturbed_start import ATTEMPTS
-from edgeplan.profiling.memory import release_freed
-from edgeplan.profiling.rounds import Harness
+from edgeplan.profiling.rounds import Harness, release_freed
 from edgeplan.profiling.samples import TrialProgram
 from edgeplan.profiling.settings import Cores
 from edgeplan.support.cpus import pinned

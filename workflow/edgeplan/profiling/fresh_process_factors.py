@@ -11,28 +11,36 @@ prepared on one core beside the execution on another tell, against the start on 
 from __future__ import annotations
 
 import hashlib
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from edgeplan.measurement.budget import TimeBudget
+from edgeplan.measurement.process.child import Forks
+from edgeplan.measurement.process.clock import Clock
+from edgeplan.measurement.process.inputs import job_inputs
+from edgeplan.measurement.process.job import RunJob
+from edgeplan.measurement.process.prepared_plan import prepared
+from edgeplan.measurement.process.undisturbed_start import start_cold
 from edgeplan.planning.document import Plan
 from edgeplan.planning.dominance import pareto
-from edgeplan.planning.machine import MAIN, KernelSchedule, costs_of, makespan_ms
+from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, costs_of, makespan_ms, simulate
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.outcome import Outcome, document, optimal_outcome
-from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Profile, check
-from edgeplan.profiling.check import Check, predicted_ms, start_job
+from edgeplan.planning.profile import BIG, SOURCES, Candidate, Contention, Fresh, Profile, check
 from edgeplan.profiling.contention import Pairs, charged
 from edgeplan.profiling.settings import Cores
-from edgeplan.profiling.starter import Starter
 from edgeplan.profiling.store import NOISE, Row
-from edgeplan.profiling.target import target_of
+from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.support.workers import ColdRunError
 
 #: Medians over 13 models and their home layouts on a quiet machine.
 _USUAL_FRESH = Fresh(read=1.2, map=0.9, create=0.6, transform=1.0, execute=1.0, wide=1.0)
@@ -46,6 +54,114 @@ _TRIED_SECONDS = 1.0  # of search
 _LEAST_MS = 0.05  # of a stage, for a ratio of it to say anything
 _PREPARING = ("read", "create", "transform")
 _MAPPED, _READ, _RAW = "cached_mmap", "cached_read", "raw"
+Key = TypeVar("Key", bound=Hashable)
+STAGES = ("open", "read", "create", "transform", "execute")
+_MOST_LOST = 0.9
+_SLIGHT = 0.1  # of a start, lost to others and taken off, is less than starts differ by
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Holds predicted and measured milliseconds: `total`, then `STAGES` summed over cores, an execution once however wide."""
+
+    predicted_ms: Mapping[str, float]
+    measured_ms: Mapping[str, float]
+
+
+def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
+    """Predict the makespan (`total`) and the stages of a plan from its profile, contention included."""
+    choice = []
+    for layer, implementation, source in zip(profile.layers, plan.implementation, plan.source, strict=True):
+        wanted = (plan.implementations[implementation], SOURCES[source])
+        choice.append([(c.implementation, c.source) for c in layer.candidates].index(wanted))
+    place = {k: q for q, queue in enumerate(plan.queues) for k in queue}
+    schedule = KernelSchedule(tuple(choice), tuple(place.get(k, MAIN) for k in range(len(choice))), plan.widen_from)
+    makespan_ms, spans = simulate(profile, schedule)
+    sums = {"total": makespan_ms} | dict.fromkeys(STAGES, 0.0) | {"open": profile.start_ms}
+    for span in spans:
+        if span.stage != "execute" or span.core == core_name(MAIN):
+            sums[span.stage] += span.end_ms - span.start_ms
+    return sums
+
+
+def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:
+    """Return the job of a cold start of the folder that was built from a plan, on these processors, the page cache warm."""
+    return RunJob.model_validate(
+        {
+            "setting": "edgeplan",
+            "threads": plan.threads,
+            "cpus": cpus,
+            "artefact": prepared(folder).artefact,
+            "state": "cached",
+            **job_inputs(read_folder(folder).head.inputs),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """Times of a start at nominal speed, waiting taken off, and the share of it that was lost to others."""
+
+    times_ms: Mapping[str, float]
+    lost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """A starter starts plans in fresh processes.
+
+    Attributes:
+        clock: the profile's; with a watch of all cores quiet moments are waited for.
+        forks: the processes; those of a clock with a watch are made anew, as for the starts that are published.
+        repeats: starts of each plan.
+        retries: further starts, for as long as all of a plan were disturbed; none where quiet moments are waited for.
+        budget: beyond it each plan is started once.
+        thorough: whether plans of raw weights are started beside an execution, too; else those of cached ones stand for them.
+    """
+
+    clock: Clock
+    forks: Forks
+    repeats: int
+    retries: int
+    budget: TimeBudget
+    thorough: bool = True
+
+    def start(self, jobs: Mapping[Key, RunJob]) -> tuple[dict[Key, dict[str, float]], float]:
+        """Start each job by turns, so that drift meets all alike.
+
+        Returns:
+            For each job the medians of `total` and of `STAGES` over the starts that nobody disturbed, else those of the start
+            that was disturbed least; and the share of the jobs that it was so for.
+        """
+        waits = self.clock.watch is not None
+        made: dict[Key, list[_Started]] = {key: [] for key in jobs}
+        for turn in range(self.repeats if waits else self.repeats + self.retries):
+            for key, job in jobs.items():
+                enough = turn >= self.repeats and any(start.lost <= _SLIGHT for start in made[key])
+                if waits or not made[key] or not (enough or self.budget.over):
+                    made[key].append(self._one(job))
+        noisy = sum(all(start.lost > _SLIGHT for start in starts) for starts in made.values())
+        return {key: _typical(starts) for key, starts in made.items()}, noisy / max(len(jobs), 1)
+
+    def _one(self, job: RunJob) -> _Started:
+        if self.clock.watch is not None:
+            quiet = start_cold(job, self.clock.now, self.clock.watch)
+            run, slowness = quiet.result, self.clock.slowness(quiet.references)
+        else:
+            before = self.clock.now()
+            run = self.forks.run_cold(job)
+            slowness = self.clock.slowness(before, self.clock.now())
+        if run.cold_ms is None:
+            raise ColdRunError(f"the plan was not run: {run.reason}", where=job.setting, next_step="plan the model again")
+        times, lost = {"total": run.cold_ms, **{stage: run.stages_ms[stage] for stage in STAGES}}, 0.0
+        if self.clock.watch is None:
+            lost = min((run.waited_ms + run.stolen_ms) / (run.cold_ms * (len(job.cpus) or job.threads)), _MOST_LOST)
+        return _Started({name: time * (1 - lost) / slowness for name, time in times.items()}, lost)
+
+
+def _typical(starts: Sequence[_Started]) -> dict[str, float]:
+    counting = [start for start in starts if start.lost <= _SLIGHT] or [min(starts, key=lambda start: start.lost)]
+    return {name: statistics.median(start.times_ms[name] for start in counting) for name in counting[0].times_ms}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +260,7 @@ def measure_start(
         plans[how, source] = plan
         jobs[how, source] = start_job(plan, folder, cores.all if on.cores > 1 else cores.big[:1])
     found, noise = starter.start(jobs)
-    checks = {case: Check(profile.model, predicted_ms(on, plans[case]), found[case]) for case, on in cases.items()}
+    checks = {case: Check(predicted_ms(on, plans[case]), found[case]) for case, on in cases.items()}
     fresh, alone = _fresh(checks), checks["alone", _MAPPED].measured_ms
     start = max(alone["total"] - sum(alone[stage] for stage in (*_PREPARING, "execute")), 0.0)
     if not plain.queues:

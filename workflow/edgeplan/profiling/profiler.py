@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import mmap
+import os
+import resource
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import TimeBudget
@@ -17,18 +25,15 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import DISTURBED, Others, worth_again
 from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import NOMINAL_SECONDS, Clock, calibrate
+from edgeplan.measurement.process.host_memory import back_memory
 from edgeplan.measurement.process.interference import PRODUCTS, Interference
 from edgeplan.measurement.references import References
 from edgeplan.planning.profile import Fresh, Profile
 from edgeplan.profiling.contention import REPEATS, Pairs, measure_pairs
-from edgeplan.profiling.first_call_costs import ONCE, measure_once, once_ms
-from edgeplan.profiling.fresh_process_factors import Start, measure_start, start_of, start_row, start_signature, tried
-from edgeplan.profiling.measure import measure, work_ms
-from edgeplan.profiling.memory import first_touch, prioritised
-from edgeplan.profiling.profiles import profile_of
-from edgeplan.profiling.rounds import Harness, ModelToProfile
+from edgeplan.profiling.fresh_process_factors import Start, Starter, measure_start, start_of, start_row, start_signature, tried
+from edgeplan.profiling.profiles import ONCE, measure_once, once_ms, profile_of
+from edgeplan.profiling.rounds import Harness, ModelToProfile, measure, work_ms
 from edgeplan.profiling.settings import Cores, ProfileSettings
-from edgeplan.profiling.starter import Starter
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity
 from edgeplan.profiling.subjects import signatures, touched_pages
 from edgeplan.progress import progress
@@ -44,6 +49,8 @@ LOCK_SECONDS = 600.0
 _STEPS_SHARE = 0.6  # of the budget; the rest is for whole programs
 _NOMINAL_SHARE = 0.05
 _CLEARLY = 1.3  # times the work of another layout
+_PROBE_BYTES, _HUGE_BYTES = 16 << 20, 2 << 20
+_PRIORITY = -10  # nine tenths of a processor beside one process of the usual priority
 _FEW_PAIRS, _STARTS, _TRIALS = 3, 2, 5  # of profiles that are not thorough
 
 
@@ -192,7 +199,7 @@ class _Measuring:
         settings, cores, model = self._settings, self._cores, self._model
         with ExitStack() as stack:
             self._scratch = Path(stack.enter_context(ScratchFolder("profile")))
-            stack.enter_context(prioritised())
+            stack.enter_context(_prioritised())
             self._forks = stack.enter_context(Forks())
             self._forks.open()  # it imports while this process links
             with pinned(cores.big[0]):
@@ -234,7 +241,7 @@ class _Measuring:
         nominal = calibrate(references, runs, seconds)
         clock = Clock(references, nominal, watch, runs)
         before = clock.now()
-        touch_ms, page_bytes = min(first_touch() for _ in range(5))
+        touch_ms, page_bytes = min(_first_touch() for _ in range(5))
         touch_ms /= clock.slowness(before, clock.now())
         constants = Constants(
             nominal_compute_us=nominal.compute_us,
@@ -315,3 +322,39 @@ class _Measuring:
             cores=self._cores,
             scratch=self._scratch,
         )
+
+
+def _first_touch() -> tuple[float, int]:
+    """Measure the first touches of a session's region: milliseconds a page, and the bytes of a page (huge, if there are)."""
+    back_memory(_PROBE_BYTES)
+    region = _region(_PROBE_BYTES)
+    faults, start = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt, time.perf_counter()
+    region[:: mmap.PAGESIZE] = 1
+    elapsed = time.perf_counter() - start
+    faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - faults
+    huge = faults < _PROBE_BYTES // mmap.PAGESIZE // 2
+    page = _HUGE_BYTES if huge else mmap.PAGESIZE
+    return elapsed * 1e3 * page / _PROBE_BYTES, page
+
+
+def _region(size: int) -> npt.NDArray[np.uint8]:
+    """Memory as a session has it: on huge pages where the system has them, and at the beginning of one."""
+    memory = mmap.mmap(-1, size + _HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    start = -whole.ctypes.data % _HUGE_BYTES
+    return whole[start : start + size]
+
+
+@contextlib.contextmanager
+def _prioritised() -> Iterator[None]:
+    """Run the calling thread, and threads and processes that it starts, before other work, where the system allows that."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(PermissionError):  # few users may
+        os.setpriority(os.PRIO_PROCESS, 0, min(before, _PRIORITY))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)

@@ -6,6 +6,8 @@ transformed weights of the step at trial besides those of the steps that run aro
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace as changed
 
-from edgeplan.profiling.memory import stand_in_cache
 from edgeplan.profiling.subjects import Group, ProfilingSubject
 from edgeplan.runtime.cold_program import ColdProgram, ModelFile, cold_program
 from edgeplan.runtime.creation import aligned, paged
@@ -109,7 +110,7 @@ class Trials:
         files = {self._model, *(self._model.parent / w.file for w in self.subject.program.weights.values())}
         path = max(files, key=lambda file: file.stat().st_size)
         if path.stat().st_size < size:
-            path = stand_in_cache(scratch / f"weights-{size}.bin", size)
+            path = _stand_in_cache(scratch / f"weights-{size}.bin", size)
         return path
 
     def _program(self, steps: Sequence[LinkedStep], cache: Path, weights_bytes: int) -> ColdProgram:
@@ -219,3 +220,15 @@ class _Own:
 
 def _border(program: Program, name: str) -> Border:
     return Border(name, program.shapes[name], program.offsets[name], program.dtype(name))
+
+
+def _stand_in_cache(path: Path, size: int) -> Path:
+    """Return a file of `size` bytes on the disk, to be read as a cache of transformed weights would be."""
+    chunk = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8).tobytes()
+    with path.open("wb") as file:
+        left = max(size, mmap.PAGESIZE)
+        while left > 0:
+            left -= file.write(chunk[:left])
+        file.flush()
+        os.fsync(file.fileno())
+    return path

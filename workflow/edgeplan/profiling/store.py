@@ -95,7 +95,7 @@ class Row:
             the last not of weights that are always cached), `cached_read`, `cached_mmap`, `create_again` and `transform_again`
             (of an equal step), each by core class as in `read:big`; `first` and `warm` executions by width, as in `first:1`.
             `start` and factors are of whole programs (`fresh_process_factors.py`, `contention.py`), `once` of kernels
-            (`first_call_costs.py`), `NOISE` and `OTHERS` are no times.
+            (`profiles.py`), `NOISE` and `OTHERS` are no times.
         measured_at: seconds since the epoch.
     """
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.model_file import model_sha256
+from edgeplan.graph.operators.base import Problem
+from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.steps import Lowered, Step
+from edgeplan.planning.document import Target
 from edgeplan.runtime.candidates import candidates
+from edgeplan.runtime.constants import PLAIN_TAGS
 from edgeplan.runtime.creation import Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import size_bytes
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers
 from edgeplan.runtime.weights import WeightLocation
+from edgeplan.support.machine import fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +144,52 @@ def touched_pages(dnnl: Dnnl, lowered: Lowered, home: str, page_bytes: int) -> t
             written[pages(tensor)] = True
         found.append(int(written.sum()) - before)
     return tuple(found)
+
+
+LIBRARY = "onednn"
+
+
+def target_of(model: Path, dnnl: Dnnl, threads: int) -> Target:
+    """Return the target of plans of a model on this machine.
+
+    Args:
+        model: the ONNX file.
+        dnnl: the library.
+        threads: cores that execute.
+    """
+    return Target(model.name, model_sha256(model), LIBRARY, dnnl.info.version, dnnl.info.isa, fingerprint(), threads)
+
+
+def require_exact(graph: Graph, source: str) -> None:
+    """Refuse operators that the runtime would compute otherwise than ONNX says.
+
+    Args:
+        graph: the graph that is to be lowered, as `load_onnx` has passed it.
+        source: where the graph comes from, for messages.
+    """
+    found = list(_problems(graph))
+    if found:
+        names = ", ".join(dict.fromkeys(name for name, _, _ in found))
+        raise ModelError(
+            "the oneDNN runtime does not compute as ONNX says: " + "; ".join(what for _, what, _ in found),
+            where=f"{source}, {names}",
+            next_step="; ".join(dict.fromkeys(step for _, _, step in found)),
+        )
+
+
+def _problems(graph: Graph) -> Iterator[tuple[str, str, str]]:
+    """Yield problems of a graph: where, what, and what to do about it."""
+    for op in graph.operators:
+        check = SPECS[op.op_type].inexact
+        if problem := (check and check(graph, op)) or _ranks(graph, op):
+            yield f"node {op.name!r}", f"{op.name} ({op.op_type}) {problem[0]}", problem[1]
+    for name in graph.outputs:
+        if name not in graph.producer:
+            yield f"output {name!r}", f"{name}, which no operator writes", "leave it out of the outputs"
+
+
+def _ranks(graph: Graph, op: Operator) -> Problem:
+    ranks = {len(graph.shape(name)) for name in (*op.inputs, *op.outputs)}
+    if odd := ranks - {0, *PLAIN_TAGS}:  # a number is described as of one axis
+        return f"of {max(odd)} axes", f"reshape it to {min(PLAIN_TAGS)} to {max(PLAIN_TAGS)} axes"
+    return None

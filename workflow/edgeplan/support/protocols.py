@@ -85,18 +85,7 @@ _PROFILES = (
     *_files(
         "measurement/process", "clock", "first_execution", "interference", "prepare_machine", "host_memory", "record_bench"
     ),
-    *_files(
-        "profiling",
-        "rounds",
-        "memory",
-        "samples",
-        "fresh_process_factors",
-        "first_call_costs",
-        "contention",
-        "check",
-        "measure",
-        "starter",
-    ),
+    *_files("profiling", "rounds", "samples", "fresh_process_factors", "profiles", "contention", "profiler"),
     *_files("runtime", "tape", "cold_program", "recipes", "transform", "dnnl", "creation", "linking"),
     *_SESSIONS,
     f"{NATIVE}/measure",

@@ -17,9 +17,8 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             "cold-gpu/4",  # since 3 weights go up in one go, and kernels are one program; since 4 stock engines start alone
             (
                 *_PLANNING,
-                *files_of("gpu_start", "build", "code_cache", "model", "opened", "session", "weights"),
-                *files_of("chapters/cold_start/gpu", "costs", "measuring", "planned"),
-                *files_of("chapters/cold_start", "planners/gpu", "stages/cold_gpu"),
+                *files_of("gpu_start", "files", "model", "session"),
+                *files_of("chapters/cold_start", "gpu/planned", "planners/gpu", "stages/cold_gpu"),
                 *files_of("measurement/process", "gpu_starts", "page_cache", "program", "child"),
                 *files_of("runtime", "gpu_program", "bringing", "transform"),
                 *files_of("opencl", "building", "transforms", "dispatch", "processor"),

@@ -34,7 +34,6 @@ from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import least, lowest
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
 from edgeplan.planning.memory.search import improved
-from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.streaming import (
     RunSettings,
     StreamProfile,
@@ -43,6 +42,7 @@ from edgeplan.profiling.streaming import (
     profile_program,
     run_apart,
 )
+from edgeplan.profiling.subjects import require_exact
 from edgeplan.runtime.bands import regions_by_peak
 from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.dnnl import Dnnl

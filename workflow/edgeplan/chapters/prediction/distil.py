@@ -12,8 +12,8 @@ from pathlib import Path
 from edgeplan.errors import FormatError
 from edgeplan.predictors.nodes.storing import ARRAYS, CARD
 from edgeplan.predictors.store import MEASURED
-from edgeplan.profiling.preparation_costs import FILE_NAME as PREPARATION
-from edgeplan.profiling.preparation_costs import PreparationCosts
+from edgeplan.profiling.predicted import FILE_NAME as PREPARATION
+from edgeplan.profiling.predicted import PreparationCosts
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, Row, profile_rows
 from edgeplan.support.files import write_atomically

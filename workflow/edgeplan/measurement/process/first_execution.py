@@ -1,4 +1,4 @@
-"""Times the first execution of a step in a process beside its second, for `edgeplan.profiling.first_call_costs`."""
+"""Times the first execution of a step in a process beside its second, for `edgeplan.profiling.profiles`."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from edgeplan.gpu_start.opened import host_processors, open_gpu, without_driver_caches
-from edgeplan.gpu_start.session import GpuSession
+from edgeplan.gpu_start.session import GpuSession, host_processors, open_gpu, without_driver_caches
 from edgeplan.measurement.process import page_cache
 from edgeplan.runtime.folder import GPU_START, PlanFolder, read_folder
 from edgeplan.runtime.gpu_program import GpuProgram

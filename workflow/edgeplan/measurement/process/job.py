@@ -90,7 +90,7 @@ class RunJob(_Job):
 
 
 class OnceJob(_Document):
-    """Asks for the first execution of one step of a program in its process (`profiling.first_call_costs`).
+    """Asks for the first execution of one step of a program in its process (`profiling.profiles`).
 
     Attributes:
         program: file of the program.

@@ -23,8 +23,8 @@ from edgeplan.chapters.cold_start.evaluation.evidence import (
     OWN,
 )
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.planning import VARIANTS
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun, PlannedRun, measure
-from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
 from edgeplan.chapters.cold_start.settings import ColdStartSettings
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.background import background_load

@@ -1,31 +1,260 @@
-"""Makes and builds the plans of the chapter: a plan of each model first, then further ones while there is time."""
+"""Profiles models, and makes and builds the chapter's plans: one of each model first, then others while there is time."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation.evidence import EVICTED_PLAN, OPTIMAL
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
-from edgeplan.chapters.cold_start.measuring.tools import Tools
-from edgeplan.chapters.cold_start.measuring.variants import VARIANTS, on_cores, plan_row, planned_once, uneven
-from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
+from edgeplan.chapters.cold_start.planners.registry import Options, plan, with_warm_kernels
+from edgeplan.chapters.cold_start.settings import ColdStartSettings
+from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import TimeBudget
+from edgeplan.measurement.process.clock import EXPONENTS
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.planning.document import Plan
+from edgeplan.measurement.process.prepared_plan import prepared
+from edgeplan.planning.document import Plan, Target, plan_of, plan_text
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk, Profile
+from edgeplan.predictors.nodes.storing import load
 from edgeplan.profiling.disk import kept_disk
-from edgeplan.profiling.target import target_of
+from edgeplan.profiling.frame import to_frame
+from edgeplan.profiling.predicted import predicted_profiles
+from edgeplan.profiling.profiler import is_known, profile_model
+from edgeplan.profiling.settings import Cores, ProfileSettings, cores_of
+from edgeplan.profiling.store import ProfileStore, identity
+from edgeplan.profiling.subjects import signatures, target_of
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.support.files import write_text
+from edgeplan.support.protocols import digest as source_digest
+from edgeplan.support.protocols import protocol
+from edgeplan.support.stamps import stamp as file_stamp
+from edgeplan.support.store import key_of
 from edgeplan.support.table_store import TableStore
 
+if TYPE_CHECKING:
+    from edgeplan.measurement.references import ReferenceTimes
+
+
+_MARK = "built.txt"
 _WARM = "warm"  # Figure 6 draws it over the number of cores
 #: Model, plan and threads.
 _Job = tuple[str, str, int]
+#: Runs, about half a minute, whose looks tell together how slow the machine was: one look scatters more than that drifts.
+NEIGHBOURS = 25
+
+
+def slowness_of(runs: pd.DataFrame, nominal: ReferenceTimes) -> pd.Series[float]:
+    """Estimate the slowness around each run, from references beside it and beside its neighbours in time.
+
+    Args:
+        runs: `measured_at`, `compute_us`, `bandwidth_us`.
+        nominal: what slowness is relative to.
+
+    Returns:
+        Running medians over `NEIGHBOURS` runs, in the order and with the index of the runs; not a number where none was timed.
+    """
+    single = EXPONENTS.scaled(runs["compute_us"] / nominal.compute_us, runs["bandwidth_us"] / nominal.bandwidth_us)
+    ordered = single[runs["measured_at"].sort_values(kind="stable").index]
+    return ordered.rolling(NEIGHBOURS, center=True, min_periods=1).median().reindex(runs.index)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Profiles, predicts and builds plans by the runtime of a device.
+
+    Attributes:
+        device: the device file.
+        settings: of the chapter.
+        profiles: folder of the profiler's rows.
+    """
+
+    device: DeviceFile
+    settings: ColdStartSettings
+    profiles: Path
+
+    @cached_property
+    def dnnl(self) -> Dnnl:
+        """Load the library; DeviceError where it is not installed."""
+        return Dnnl()
+
+    @cached_property
+    def cores(self) -> Cores:
+        """Return the processors of a cold start on this device."""
+        return cores_of(self.device)
+
+    @property
+    def _profile_settings(self) -> ProfileSettings:
+        s = self.settings
+        return ProfileSettings(
+            blocks=s.profile_blocks,
+            warm_runs=s.profile_warm_runs,
+            max_noisy_share=s.profile_max_noisy_share,
+            on_noise=s.on_noise,
+            thorough=not s.budget_seconds,
+        )
+
+    @cached_property
+    def _store(self) -> ProfileStore:
+        return ProfileStore(self.profiles, identity(self.dnnl.info, self._profile_settings, self.cores))
+
+    def profile(self, model: Path, graph: Graph, name: str, budget: TimeBudget) -> tuple[Profile, ...]:
+        """Profile a model, once for each home layout; only what the rows lack is measured, within a budget as far as can be."""
+        return profile_model(
+            self.dnnl, model, graph, self._profile_settings, cores=self.cores, name=name,
+            store=self._store, budget=budget, lock_timeout_seconds=self.settings.lock_timeout_seconds,
+        )  # fmt: skip
+
+    def profiled(self, graph: Graph) -> bool:
+        """Tell whether the rows hold all of a model's profiles."""
+        return all(is_known(self._store, signatures(self.dnnl, lower(graph), home)) for home in HOMES)
+
+    def slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
+        """Return the factor over its profiled cost that work took around each run; for runs after models were profiled."""
+        constants = self._store.constants()
+        assert constants is not None  # noqa: S101  profiled before
+        return slowness_of(runs, constants.nominal)
+
+    def predict(self, model: Path, graph: Graph, name: str, predictors: Path) -> tuple[Profile, ...]:
+        """Predict profiles from the device's predictors and from profiled steps of other models."""
+        profiles, _ = predicted_profiles(
+            self.dnnl, model, graph,
+            cores=self.cores, name=name, store=self._store, predictor=load(predictors),
+        )  # fmt: skip
+        return profiles
+
+    def plan_folder(self, model: ColdModel, plan: Plan, folder: Path) -> PrepareResult:
+        """Return a plan folder as a run takes it, built unless it is there for this very plan, model file and runtime.
+
+        Args:
+            model: the model that was planned.
+            plan: the plan.
+            folder: where to build.
+        """
+        # plan folders know the model file by its stamp; one that other code built is built again, whatever the protocol says
+        built_by = source_digest(protocol("runtime").sources)
+        stamp = key_of([plan.model_dump(mode="json"), built_by, file_stamp(model.path.stat())])
+        mark = folder / _MARK
+        if not mark.is_file() or mark.read_text() != stamp:
+            shutil.rmtree(folder, ignore_errors=True)
+            build_plan_folder(self.dnnl, model.path, plan, folder)
+            write_text(mark, stamp)
+        # not the version that `prepared` gives: it changes with the folder's time stamps and place, and not with the runtime
+        return prepared(folder).model_copy(update={"engine_version": plan_version(plan, self.dnnl.info.version)})
+
+
+def plan_version(plan: Plan, library: str) -> str:
+    """Return the engine's version in the keys of a plan's runs: the library, the plan and the runtime's protocol."""
+    return f"{library}+{key_of([plan.model_dump(mode='json'), protocol('runtime').name])}"
+
+
+#: Of kept plans: the document is JSON.
+PLAN_COLUMNS = ("document",)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanVariant:
+    """Describes a plan that is executed.
+
+    Attributes:
+        planner: a name in `planners.registry.PLANNERS`.
+        costs: where its costs come from.
+        uneven: whether it is for one big and one little core, the little one stood for by waiting.
+        continuous: whether it has the kernels for later runs beside it (section 3.5).
+        disk: whether its weights come from the disk.
+    """
+
+    planner: str
+    costs: Literal["profiled", "predicted"] = "profiled"
+    uneven: bool = False
+    continuous: bool = False
+    disk: bool = False
+
+
+#: Plans by the name that they have in tables and in params.yaml.
+VARIANTS: Mapping[str, PlanVariant] = MappingProxyType(
+    {
+        "optimal": PlanVariant("optimal"),
+        "evicted": PlanVariant("evicted", disk=True),
+        "nnv12": PlanVariant("nnv12"),
+        "warm": PlanVariant("warm"),
+        "K": PlanVariant("K"),
+        "K+C": PlanVariant("K+C"),
+        "predicted": PlanVariant("optimal", costs="predicted"),
+        "continuous": PlanVariant("optimal", continuous=True),
+        "asymmetric": PlanVariant("optimal", uneven=True),
+        "asymmetric-nnv12": PlanVariant("nnv12", uneven=True),
+    }
+)
+
+
+def on_cores(profiles: Sequence[Profile], threads: int) -> tuple[Profile, ...]:
+    """Return the profiles for fewer equal cores than they were measured on; none where that width was not measured."""
+    narrowed = tuple(replace(p, big_cores=threads) for p in profiles)
+    return narrowed if all(threads in p.layers[0].candidates[0].execute_ms for p in profiles) else ()
+
+
+def uneven(profiles: Sequence[Profile], little_ratio: float) -> tuple[Profile, ...]:
+    """Return the profiles on one big and one little core, on which a preparation takes `little_ratio` times as long."""
+    return tuple(replace(p, big_cores=1, little_cores=1, little_ratio=little_ratio) for p in profiles)
+
+
+def planned_once(
+    plans: TableStore,
+    search: Search,
+    name: str,
+    profiles: Sequence[Profile],
+    target: Target,
+    disk: Disk | None = None,
+) -> Plan:
+    """Plan a variant, once: plans decide which runs count, and a search with a time limit may end differently.
+
+    Args:
+        plans: plans made before, with `PLAN_COLUMNS`.
+        search: limits of the optimal planner.
+        name: name of the variant in `VARIANTS`.
+        profiles: of one model, one a home layout, on the cores that the variant is for.
+        target: model, library and machine that the plan is for.
+        disk: the disk that weights come from, for the variant that asks for it.
+    """
+    variant = VARIANTS[name]
+    costs = to_frame(profiles).to_json(orient="split", double_precision=12)
+    come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
+    # False: that nothing is measured while planning, as the keys of all stored plans say
+    parts: list[object] = [variant.planner, come, variant.costs, False, (search.gap, search.time_limit_s), costs]
+    parts += [{field: getattr(target, field) for field in target.__slots__}, protocol("plan").name]
+    key = f"{Path(target.model).stem}-{name}-{target.threads}-{key_of(parts)}"
+    if (found := plans.get(key)) is not None:
+        return plan_of(found["document"].iloc[0], key)
+    options = Options(search=search, disk=disk)
+    made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
+    plans.commit({key: pd.DataFrame({"document": [plan_text(made)]})})
+    return made
+
+
+_COPIED: tuple[str, ...] = (
+    *("threads", "little_ratio", "planner", "costs", "layout", "widen_from", "makespan_ms", "lower_bound_ms", "gap"),
+    *("planning_ms", "read_bytes", "cache_bytes", "note"),
+)
+
+
+def plan_row(model: str, name: str, made: Plan) -> dict[str, Any]:
+    """Return a plan as a row of `plans.parquet`."""
+    row = {field: getattr(made, field) for field in _COPIED}
+    return {"model": model, "plan": name, "steps": len(made.steps), **row, "document": plan_text(made)}
 
 
 @dataclass

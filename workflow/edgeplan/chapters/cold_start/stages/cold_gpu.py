@@ -3,34 +3,200 @@
 from __future__ import annotations
 
 import logging
+import math
+import random
 import shutil
+import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.cold_start.gpu.measuring import COLUMNS, LATER_COLUMNS, GpuStartBench
-from edgeplan.chapters.cold_start.settings import ColdStartParams
+from edgeplan.chapters.cold_start.gpu.planned import GpuPlan, GpuPlanning, planning_on, upload_mb_per_s
+from edgeplan.chapters.cold_start.settings import ColdStartParams, GpuStartSettings
 from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.gpu_start.opened import open_gpu, without_driver_caches
+from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.errors import EdgeplanError
+from edgeplan.gpu_start.session import STAGES, open_gpu, without_driver_caches
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import Others, others_share, watched, worth_again
+from edgeplan.measurement.process.child import prepare_offline, run_cold
+from edgeplan.measurement.process.gpu_starts import GpuStartJob, start_gpu
+from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.job import PrepareJob, RunJob
+from edgeplan.measurement.process.page_cache import read_bandwidth_mb_per_s
+from edgeplan.planning.optimal import Search
 from edgeplan.progress import in_line
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.gpu_program import DeviceSpec
+from edgeplan.runtime.gpu_program import CODE_NAME, DeviceSpec, GpuProgram
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
 from edgeplan.support.machine import environment, fingerprint
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
 from edgeplan.support.table_store import table_store
+from edgeplan.support.tensors import relative_error
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 log = logging.getLogger(__name__)
 _ABOUT, _LACKING = "about.json", "rows of cold starts on this GPU are lacking"
 _WHEN, _OTHERS = "measured_at", "others"
+#: Columns of each kind of rows: a row a start, and a row a plan.
+COLUMNS = {
+    "starts": (
+        *("way", "stock", "state", "repeat", "library_ms", "context_ms", "cold_ms", "warm_ms"),
+        *(f"{stage}_ms" for stage in STAGES),
+        *("cached_before", "error", "reason"),
+    ),
+    "plans": (
+        *("way", "predicted_ms", "bound_ms", "planning_s", "search_ms", "kept_mb", "code_mb", "steps", "threads", "reason"),
+    ),
+}
+#: Columns that plans of before lack: the GPU's own time at least, MB that are uploaded and read at least, and MB/s of both.
+LATER_COLUMNS = dict.fromkeys(("work_ms", "upload_mb", "read_mb", "upload_mb_s", "read_mb_s"), math.nan)
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class GpuStartBench:
+    """A bench plans a model on a device, and starts it.
+
+    Attributes:
+        device: its file.
+        settings: of the stage.
+        seed: of inputs and of the order of starts.
+        work: folder for plans; what lies there may be deleted.
+    """
+
+    device: DeviceFile
+    settings: GpuStartSettings
+    seed: int
+    work: Path
+
+    def rows(self, model: Path) -> dict[str, pd.DataFrame]:
+        """Plan a model and start it in all ways; one that cannot be planned has a row that says why.
+
+        Args:
+            model: ONNX file.
+
+        Returns:
+            A frame for each kind in `COLUMNS`.
+        """
+        try:
+            plans, rates = self._plans(model)
+        except EdgeplanError as error:
+            return {kind: _frame(kind, [{"way": "", "reason": error.what.splitlines()[0]}]) for kind in COLUMNS}
+        values = random_inputs({border.name: border.shape for border in _program(plans[0]).inputs}, self.seed)
+        inputs, outputs, expected = (self.work / f"{name}.npz" for name in ("inputs", "outputs", "expected"))
+        np.savez(inputs, allow_pickle=False, **values)
+        reference = reference_outputs(model, values)
+        np.savez(expected, allow_pickle=False, **reference)
+        wanted = [reference[border.name] for border in _program(plans[0]).outputs]
+
+        def of_plan(plan: GpuPlan, state: str) -> dict[str, Any]:
+            job = GpuStartJob(str(plan.folder), str(inputs), str(outputs), self.settings.warm_runs, evicted=state == "evicted")
+            found = start_gpu(job)
+            with np.load(outputs, allow_pickle=False) as made:
+                error = relative_error([made[border.name] for border in _program(plan).outputs], wanted)
+            told = {name: getattr(found, name) for name in ("library_ms", "context_ms", "cold_ms", "cached_before")}
+            stages = {f"{stage}_ms": found.stages_ms.get(stage, 0.0) for stage in STAGES}
+            return told | stages | {"warm_ms": statistics.median(found.warm_ms), "error": error, "reason": found.code_problem}
+
+        starts: list[tuple[str, bool, str, int, Callable[[], dict[str, Any]]]] = []
+        for plan in plans:
+            way, compiled = plan.schedule.planner, not plan.schedule.code
+            repeats = min(self.settings.repeats, self.settings.compiled_repeats) if compiled else self.settings.repeats
+            for state in self.settings.states:
+                starts += [(way, False, state, k, partial(of_plan, plan, state)) for k in range(repeats)]
+        rows, stock = [], self._stock(model, expected, values)
+        for name, start in stock.items():
+            if isinstance(start, str):
+                rows.append({"way": name, "stock": 1.0, "reason": start})
+                continue
+            for state in self.settings.states:
+                starts += [(name, True, state, k, partial(start, state)) for k in range(self.settings.repeats)]
+        random.Random(self.seed).shuffle(starts)  # noqa: S311  an order, no secret
+        for way, is_stock, asked, repeat, start_once in starts:
+            row: dict[str, Any] = {"way": way, "stock": float(is_stock), "state": asked, "repeat": repeat}
+            try:
+                rows.append(row | start_once())
+            except EdgeplanError as error:
+                rows.append(row | {"reason": error.what.splitlines()[0]})
+        return {"starts": _frame("starts", rows), "plans": _frame("plans", [_described(plan) | rates for plan in plans])}
+
+    def _plans(self, model: Path) -> tuple[list[GpuPlan], dict[str, float]]:
+        """The plans, and how fast this machine uploads and reads."""
+        search = Search(self.settings.gap, self.settings.time_limit_s)
+        with planning_on(self.device) as (processor, block):
+            planning = GpuPlanning(self.device, model, processor, block)
+            rate = upload_mb_per_s(processor)
+            plans = [planning.write(name, self.work / f"{name}.plan", search) for name in self.settings.planners]
+        return plans, {"upload_mb_s": rate, "read_mb_s": read_bandwidth_mb_per_s([model]) or math.nan}
+
+    def _stock(self, model: Path, expected: Path, values: Any) -> dict[str, str | Callable[[str], dict[str, Any]]]:
+        """By setting what starts it once in a state of the page cache; or why it does not run."""
+        shapes = {name: value.shape for name, value in values.items()}
+        found: dict[str, str | Callable[[str], dict[str, Any]]] = {}
+        for name in self.settings.settings:
+            folder = self.work / name
+            folder.mkdir()
+            try:
+                made = prepare_offline(PrepareJob(setting=name, threads=1, model=model, inputs=shapes, folder=folder))
+            except EdgeplanError as error:
+                found[name] = error.what.splitlines()[0]
+                continue
+            if made.artefact is None:
+                found[name] = made.reason
+                continue
+            fields = {"setting": name, "threads": 1, "artefact": made.artefact, "inputs": shapes, "seed": self.seed,
+                      "warm_runs": self.settings.warm_runs, "reference": expected}  # fmt: skip
+
+            def start(state: str, fields: dict[str, Any] = fields) -> dict[str, Any]:
+                run = run_cold(RunJob.model_validate(fields | {"state": state}))
+                warm = statistics.median(run.warm_ms) if run.warm_ms else None
+                return {"cold_ms": run.cold_ms, "warm_ms": warm, "cached_before": run.cached_before,
+                        "error": run.output_error, "reason": run.reason}  # fmt: skip
+
+            found[name] = start
+        return found
+
+
+def _program(plan: GpuPlan) -> GpuProgram:
+    return plan.plan.program_of(GpuProgram)
+
+
+def _described(plan: GpuPlan) -> dict[str, Any]:
+    program, told = _program(plan), plan.prediction
+    code = plan.folder / CODE_NAME
+    return {
+        "way": plan.schedule.planner,
+        "predicted_ms": told.makespan_ms,
+        "bound_ms": told.lower_bound_ms,
+        "planning_s": told.planning_s,
+        "search_ms": told.search_ms,
+        "kept_mb": program.packed_bytes / _MB,
+        "code_mb": code.stat().st_size / _MB if code.is_file() else 0.0,
+        "steps": len(program.steps),
+        "threads": len(plan.schedule.queues),
+        "work_ms": plan.costs.least_work_ms,
+        "upload_mb": plan.costs.least_bytes(lambda one: one.kept_bytes) / _MB,
+        "read_mb": plan.costs.least_bytes(lambda one: one.read_bytes) / _MB,
+    }
+
+
+def _frame(kind: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows).reindex(columns=[*COLUMNS[kind], *(LATER_COLUMNS if kind == "plans" else ())])
+    for name in ("way", "state", "reason"):
+        if name in frame.columns:
+            frame[name] = frame[name].astype(object).fillna("").astype(str)
+    numbers = [name for name in frame.columns if name not in ("way", "state", "reason")]
+    return frame.astype(dict.fromkeys(numbers, float))
 
 
 def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work: Path, measured: Path) -> None:

@@ -16,9 +16,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, TABLE2_CONV
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, measure_all, shared_journal
-from edgeplan.chapters.cold_start.measuring.planning import Planning
-from edgeplan.chapters.cold_start.measuring.tools import Tools
-from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS
+from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, Planning, Tools
 from edgeplan.chapters.cold_start.settings import ColdStartParams
 from edgeplan.devices.config import load_device
 from edgeplan.graph.builder import GraphBuilder

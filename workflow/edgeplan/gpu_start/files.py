@@ -1,29 +1,117 @@
-"""Reads the weights of a step: packed ones of the plan folder, or the model's, which are then packed for its kernels."""
+"""Reads the files of a plan: machine code of kernels, packed weights, or the model's, which are then packed for its kernels.
+
+Machine code is kept in one file, by what it was compiled from and for; what is stale or damaged is not there. The first line is
+JSON: for each code a key, its size and its digest. The codes follow it in that order. A key is a digest of the source, its
+options and what the processor says its code depends on, so that code of another driver, device or source is never found. A
+digest is compared before a code is used: a flipped byte or a file that was cut short makes it absent.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Step
+from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import Packing
 from edgeplan.opencl.transforms import packed
 from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
 from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
 from edgeplan.runtime.transform import folded, values_of
-from edgeplan.support.files import files_sha256
+from edgeplan.support.digests import sha256
+from edgeplan.support.files import files_sha256, write_atomically
 
 Array = npt.NDArray[np.float32]
 _FLOAT_BYTES = 4
+_FORMAT = 1
+_MOST_BYTES = 1 << 30
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key: str
+    size: int
+    sha256: str
+
+
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    entries: tuple[_Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    content: memoryview
+    sha256: str
+
+
+def code_key(identity: str, source: ProgramSource) -> str:
+    """Return the key of a source's code for a processor whose code depends on `identity`."""
+    parts = (identity, source.text, *source.options)
+    return str(sha256("\0".join(parts).encode()).hexdigest())
+
+
+class CodeCache:
+    """A code cache is a file of machine code, read whole.
+
+    Args:
+        path: of the file, which need not be there.
+        identity: what code of the processor depends on.
+
+    Attributes:
+        problem: why nothing is found in it, if something is wrong with the whole file; "".
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.path, self.problem, self._identity = path, "", identity
+        self._parts: dict[str, _Part] = {}
+        try:
+            if path.stat().st_size > _MOST_BYTES:
+                self.problem = "is too large"
+                return
+            raw = path.read_bytes()
+        except OSError as error:
+            self.problem = f"cannot be read: {error.strerror}"
+            return
+        content, at, end = memoryview(raw), raw.find(b"\n") + 1, len(raw)
+        try:
+            head = msgspec.json.decode(content[:at], type=_Head)
+        except msgspec.DecodeError:
+            self.problem = "is damaged"
+            return
+        if head.format != _FORMAT:
+            self.problem = f"is of format {head.format}"
+            return
+        for entry in head.entries:
+            if not 0 <= entry.size <= end - at:
+                self.problem = "was cut short"
+                return
+            self._parts[entry.key] = _Part(content[at : at + entry.size], entry.sha256)
+            at += entry.size
+
+    def get(self, source: ProgramSource) -> bytes | None:
+        """Return the code of a source; None where there is none for this processor, or a damaged one."""
+        found = self._parts.get(code_key(self._identity, source))
+        if found is None or sha256(found.content).hexdigest() != found.sha256:
+            return None
+        return bytes(found.content)
+
+
+def write_codes(path: Path, identity: str, codes: Mapping[ProgramSource, bytes]) -> None:
+    """Write the machine code of sources for a processor, atomically."""
+    entries = tuple(_Entry(code_key(identity, s), len(code), str(sha256(code).hexdigest())) for s, code in codes.items())
+    head = msgspec.json.encode(_Head(_FORMAT, entries)) + b"\n"
+    write_atomically(path, lambda temporary: temporary.write_bytes(b"".join((head, *codes.values()))))
 
 
 class WeightFiles:
