@@ -6,8 +6,8 @@ import math
 
 import onnx
 
-from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.workloads.registry import Workload
 
 

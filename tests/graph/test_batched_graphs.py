@@ -9,10 +9,9 @@ import onnxruntime
 import pytest
 
 from edgeplan.errors import ParamsError
-from edgeplan.graph.batches import batched
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.graph.simplify import simplify
+from edgeplan.graph.simplify import batched, simplify
 from edgeplan.zoo import FAMILIES, build_variant, variants
 
 

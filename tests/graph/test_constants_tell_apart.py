@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from depth import examples
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import split
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.graph.splitting import split
 from edgeplan.profiling.subjects import signature
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl

@@ -1,14 +1,14 @@
 """Costs of single operators, worked out by hand."""
 
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.cost import (
+from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.kinds import (
     graph_macs,
     graph_memory_access_bytes,
     graph_parameters,
     operator_macs,
     operator_parameters,
 )
-from edgeplan.graph.ir import Graph, Operator
 
 
 def _graph() -> Graph:

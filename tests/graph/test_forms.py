@@ -20,10 +20,10 @@ from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one
 from depth import some
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import ModelError
-from edgeplan.graph import parts
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.kernel_nodes import executed_graph
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.operators import base
 from edgeplan.graph.simplify import simplify
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -109,7 +109,7 @@ _MIXING = frozenset({"AveragePool", "Resize"})
 def test_along_long_axes_kernels_do_what_matrices_do(
     dnnl: Dnnl, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "_LARGEST_MATRIX", 0)  # so that all axes are long
+    monkeypatch.setattr(base, "_LARGEST_MATRIX", 0)  # so that all axes are long
     path = tmp_path / "form.onnx"
     onnx.save((EQUAL | COMPOSED | EXPORTED)[name].model(), path)
     _check(dnnl, path, name)

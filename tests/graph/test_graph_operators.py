@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import IMAGE, W, conv, integers, model, node, refused, weight
 
-from edgeplan.graph.cost import operator_macs
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
+from edgeplan.graph.kinds import operator_macs
 from edgeplan.graph.onnx.read import from_onnx
 
 

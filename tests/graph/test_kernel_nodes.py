@@ -22,10 +22,10 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.kernel_nodes import AROUND, REORDER, copies_graph, executed_graph, node_config, reorder_config
+from edgeplan.graph.kernels import split
 from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.write import to_onnx
-from edgeplan.graph.splitting import split
 from edgeplan.zoo import prior_models
 from edgeplan.zoo.cold_start_models import crnn_lite
 

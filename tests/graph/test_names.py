@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from written_forms import EQUAL, IMAGE, Form, node, one, value
 
 from edgeplan.chapters.cold_start.api import read_model
-from edgeplan.graph.names import free
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
+from edgeplan.graph.shapes import free
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.dnnl import Dnnl

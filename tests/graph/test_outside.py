@@ -16,10 +16,9 @@ from model_file_runs import made, node, values, write
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.external_data import external_locations
-from edgeplan.graph.model_file import model_files, model_sha256
+from edgeplan.graph.model_file import external_locations, model_files, model_sha256
 from edgeplan.graph.onnx.compare import largest_difference
-from edgeplan.graph.onnx.outside import read_whole
+from edgeplan.graph.onnx.constants import read_whole
 from edgeplan.graph.onnx.prepare import Preparation, in_single_precision, load_prepared, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 

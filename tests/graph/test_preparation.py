@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx import outside
+from edgeplan.graph.onnx import constants
 from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 
@@ -69,7 +69,7 @@ def test_a_prepared_model_takes_the_place_of_an_earlier_one_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
     """Weights beside the model, too: they are of this model alone, and nothing else is left in the folder."""
-    monkeypatch.setattr(outside, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(constants, "_MOST_BYTES", most_bytes)
     target = tmp_path / "made/prepared.onnx"
     value = np.arange(4096, dtype=np.float32)
     for factor in (1.0, 2.0):

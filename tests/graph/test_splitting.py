@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.splitting import split, split_operators
+from edgeplan.graph.kernels import split, split_operators
 
 
 def types(graph: Graph, rules: FusionRules) -> list[str]:

@@ -11,7 +11,7 @@ from depth import examples
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.splitting import split
+from edgeplan.graph.kernels import split
 
 KINDS = ("conv", "bn", "relu", "hswish", "add", "mul", "maxpool", "split")
 PAIRS = [f"{a}_{b}" for a in KINDS for b in KINDS]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS, TABLE4, crnn_lite, mobilenet_yolo, mobilenetv2_yolov3, shufflenet
 
 # Multiply-adds in M and parameters; None where none is published to three digits.

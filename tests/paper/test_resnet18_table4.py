@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from edgeplan.graph.fusion_rules import FusionRules
-from edgeplan.graph.splitting import split
+from edgeplan.graph.kernels import split
 from edgeplan.zoo import FAMILIES
 
 # Section 4.2 gives the rules of the GPU; those of CPU and VPU differ in conv_add only (text below Table 4). The pool_relu of

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from edgeplan.graph.cost import graph_macs, graph_parameters
+from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx, weight_bytes
 from edgeplan.zoo import FAMILIES, prior_models

@@ -6,7 +6,7 @@ import pytest
 
 from depth import by_day
 from edgeplan.chapters.prediction.paper import printed
-from edgeplan.graph.cost import graph_macs, graph_parameters
+from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 from edgeplan.zoo.nasbench201 import nasbench201
 

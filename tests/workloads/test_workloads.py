@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from counts import macs, parameters
 from depth import some
 from edgeplan.chapters.cold_start.api import read_model
-from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, NCHW

@@ -35,7 +35,7 @@ from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import EopSettings
 from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
 from edgeplan.errors import ParamsError
-from edgeplan.graph.batches import batched
+from edgeplan.graph.simplify import batched
 from edgeplan.planning.partition.patterns import fit
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.partitioned.program import Split, partition, preceding

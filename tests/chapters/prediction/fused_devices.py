@@ -11,10 +11,10 @@ import numpy.typing as npt
 from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
 from edgeplan.chapters.prediction.fusion.probes import MAP_KINDS, ROW_KINDS
 from edgeplan.chapters.prediction.fusion.settings import FusionSettings
-from edgeplan.graph.cost import operator_macs
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.splitting import split_members
+from edgeplan.graph.kernels import split_members
+from edgeplan.graph.kinds import operator_macs
 
 LAUNCH_US = 2.0
 QUIET = FusionSettings(noise_floor=0.0, material_share=0.0)

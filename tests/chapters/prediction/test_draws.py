@@ -24,8 +24,8 @@ from edgeplan.chapters.prediction.stages.nodes import check_graphs, random_graph
 from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.kernels import KernelConfig
+from edgeplan.graph.kinds import graph_macs
 from edgeplan.graph.simplify import simplify
 from edgeplan.zoo import FAMILIES, prior_models
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from edgeplan.engines.copies import apart
 from edgeplan.errors import EdgeplanError, ModelError
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
 

@@ -24,12 +24,7 @@ _Taps = tuple[Integers, Array]
 
 
 def axis_matrix(step: Step) -> Array:
-    """Return the matrix of a step of kind `mix`: (places written, places read).
-
-    Args:
-        step: its settings are `form` (`mean`, `sum`, `average` or a mode of Resize), `size` and `out`, and those of the
-            form.
-    """
+    """Return the matrix of a step of kind `mix` by its `form`, `size`, `out` and more: (places written, places read)."""
     form, size = step.text("form"), step.integer("size")
     if form in ("mean", "sum"):
         return np.full((1, size), 1 / size if form == "mean" else 1, np.float32)

@@ -12,23 +12,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.shapes import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT, FLOAT32, Shape
 
 AT_RANK, AT_OPERANDS, AT_ROW, AT_DIMS = range(4)
 BYTES, STARTS, REACH, STEP, STRIDES = range(5)
 
 
 class Walked(NamedTuple):
-    """A walk says how a kernel goes over one operand.
-
-    Attributes:
-        dtype: element type.
-        strides: along each axis.
-        step: along the row.
-        start: element at the first place.
-        reach: elements behind its places that are read besides.
-    """
+    """How a kernel goes over one operand: elements along axes and the row, of the first place, and read behind its places."""
 
     dtype: str
     strides: tuple[int, ...]
@@ -57,13 +48,7 @@ def broadcast(shape: Shape, out: Shape) -> tuple[int, ...]:
 
 
 def element_wise(out: Shape, operands: Sequence[tuple[Shape, str]], written: str) -> tuple[int, ...]:
-    """Return a block for operands that are broadcast to a shape.
-
-    Args:
-        out: the shape.
-        operands: shape and element type of each that is read.
-        written: element type of what is written, which is row-major.
-    """
+    """Return a block for operands, each with a shape and a type, that are broadcast to a shape and written row-major."""
     strides = [broadcast(shape, out) for shape, _ in operands] + [dense(out)]
     return strided(out, strides, [*(dtype for _, dtype in operands), written])
 
@@ -97,12 +82,7 @@ def strided(
 def along(shape: Shape, axis: int, dtypes: tuple[str, str], *, kept: bool, backwards: bool = False) -> tuple[int, ...]:
     """Return a block whose rows go along one axis of a row-major tensor, for a kernel that reads it and writes another.
 
-    Args:
-        shape: of what is read.
-        axis: along which the rows go.
-        dtypes: of what is read and written.
-        kept: whether as many places are written, or one for a row.
-        backwards: whether rows go from the last place to the first.
+    As many places are `kept` (written), or one for a row; `backwards` goes from the last place to the first.
     """
     size, after = shape[axis], math.prod(shape[axis + 1 :])
     axes, count = (math.prod(shape[:axis]), after), size if kept else 1
@@ -120,14 +100,7 @@ def gathered(shape: Shape, axis: int, count: int, dtype: str, indices: str) -> t
 
 
 def gathered_slices(shape: Shape, batch: int, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
-    """Return a block that copies the slices of a row-major tensor that the last axis of indices names, axis by axis.
-
-    Args:
-        shape: of the tensor.
-        batch: axes before those that are indexed, which the indices have, too.
-        indices: their shape.
-        dtypes: of the tensor and the indices.
-    """
+    """Return a block that copies slices of a row-major tensor that the last axis of indices names, behind common axes."""
     depth, strides = indices[-1], dense(shape)
     loop, count = indices[:-1], math.prod(shape[batch + depth :])
     reach = sum((size - 1) * stride for size, stride in zip(shape[batch:][:depth], strides[batch:], strict=False))
@@ -148,13 +121,7 @@ def gathered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str
 
 
 def scattered_slices(shape: Shape, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
-    """Return a block that writes a slice of a row-major tensor for each row of indices, which name it axis by axis.
-
-    Args:
-        shape: of the tensor, which is copied before.
-        indices: their shape.
-        dtypes: of the tensor and the indices.
-    """
+    """Return a block that writes a slice of a row-major tensor, a copy, for each row of indices, which name it axis by axis."""
     depth, loop = indices[-1], indices[:-1]
     count, strides = math.prod(shape[depth:]), dense(shape)
     reach = sum((size - 1) * stride for size, stride in zip(shape[:depth], strides, strict=False))

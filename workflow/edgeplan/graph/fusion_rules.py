@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.operators.activations import ACTIVATIONS
+from edgeplan.graph.operators.elementwise import ACTIVATIONS
 from edgeplan.support.files import read_json, write_json
 
 #: A rule: the same in every context, or by context (`"16"`; with several inputs `"16|1"`: the kernel's own, the other inputs').

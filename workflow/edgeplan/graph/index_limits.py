@@ -26,13 +26,9 @@ PICKING = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", 
 
 
 def index_limits(graph: Graph) -> Mapping[str, int]:
-    """Input -> what its values stay below, for the inputs that the indices of a Gather are taken from.
+    """Return what the values of inputs stay below that indices are taken from: the least size of an axis that they pick from.
 
-    Args:
-        graph: of static shapes.
-
-    Returns:
-        For each such input the least size of an axis that it picks from; negative indices may reach as far down.
+    Negative indices may reach as far down.
     """
     found: dict[str, int] = {}
     for op in graph.operators:

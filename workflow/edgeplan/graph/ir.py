@@ -88,12 +88,9 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A stored weight lies in the file in fewer bytes than the numbers that operators read take.
+    """A weight that lies in the file as halves (float16), or as bytes (int8) that stand for themselves times a scale.
 
-    Attributes:
-        values: as the file holds them: halves (float16), or bytes (int8) that stand for themselves times a scale.
-        scale: of bytes: one for all, or one for each place along an axis; None of halves.
-        axis: of the scales.
+    There is one scale for all bytes, or one for each place along an axis; none of halves.
     """
 
     values: Tensor
@@ -106,11 +103,7 @@ class Graph:
     """A graph holds operators in topological order over named tensors (activations and weights).
 
     Attributes:
-        name: of the graph.
-        operators: in topological order.
-        inputs: names of the activations given.
-        outputs: names of the activations that operators compute for the caller.
-        tensors: by name.
+        name, operators, inputs, outputs, tensors: what is given, and what operators compute for the caller.
         constants: outputs that nothing computes, each with the initialiser that it hands out.
         stored: weights that the file holds in fewer bytes, by the name that operators call their numbers by.
     """

@@ -15,14 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from edgeplan.errors import FormatError
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
-from edgeplan.graph.kernels import make_kernel, outputs_of
+from edgeplan.graph.kernels import make_kernel, outputs_of, split_members
 from edgeplan.graph.nodes import MOST_VALUES, AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
-from edgeplan.graph.onnx.write import weight_bytes
+from edgeplan.graph.onnx.write import Constant, placed, plain_attributes, weight_bytes
 from edgeplan.graph.operators.registry import SPECS
-from edgeplan.graph.places import Constant, placed, plain_attributes
-from edgeplan.graph.splitting import split_members
+from edgeplan.graph.shapes import FLOAT32
 
 if TYPE_CHECKING:
     from edgeplan.engines.base import Engine, EngineNode
@@ -55,14 +53,7 @@ def node_config(
     """Describe operators that run as one.
 
     Inputs are the operands of the anchor in ONNX's order, then what other members read beside. Attributes are the anchor's,
-    `fused` with the types of the others, and the layouts that the engine tells.
-
-    Args:
-        graph: that they lie in.
-        members: their names, in topological order.
-        input_layout: memory layout, "" where it is not told.
-        output_layout: likewise.
-        implementation: the engine's kernel, likewise.
+    `fused` with the types of the others, and layouts and the kernel's implementation where the engine tells these.
     """
     kernel = make_kernel(graph, members)
     anchor = graph.by_name[kernel.name]
@@ -97,19 +88,12 @@ def reorder_config(tensor: Tensor, before: str, after: str) -> NodeConfig:
 
 
 def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False, around: bool = False) -> Graph:
-    """Put copies of a kernel side by side: each has weights of its own, and computes what no other one does.
+    """Put copies of a kernel, or layout conversion, side by side, each with weights of its own; FormatError for others.
 
-    Args:
-        config: a kernel of a graph, or a layout conversion.
-        copies: how many.
-        apart: whether no copies share an input.
-        around: whether the graph reads and writes no more than one copy would, as each input and output costs a call time:
-            inputs are repeated, and outputs joined, by operators whose names begin with `AROUND`. Where the kernel reads a
-            layout that is not ONNX's, its inputs then come from a convolution, behind which engines keep theirs; what our
-            runtime reads as it is given is an input of the graph.
-
-    Raises:
-        FormatError: the configuration is not of a kernel of a graph.
+    With `apart` no copies share an input. With `around` the graph reads and writes no more than one copy would, as each input
+    and output costs a call time: inputs are repeated, and outputs joined, by operators whose names begin with `AROUND`. Where
+    the kernel reads a layout that is not ONNX's, its inputs then come from a convolution, behind which engines keep theirs;
+    what our runtime reads as it is given is an input of the graph.
     """
     body, made = _read(config), _Made()
     layout = str(config.attribute("input_layout", ""))
@@ -137,14 +121,9 @@ def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False, around
 
 
 def executed_graph(engine: Engine | None, graph: Graph, rules: FusionRules) -> ExecutedModel:
-    """Return what an engine runs of a graph; nothing is timed.
+    """Return what an engine runs of a graph; nothing is timed. Where no engine tells its nodes, the rules say what runs as one.
 
     Operators that are only views, or repeat others, are listed with the node before them and are no part of its configuration.
-
-    Args:
-        engine: tells its nodes; where there is none, or it is a black box, the rules say what runs as one.
-        graph: of the model.
-        rules: fusion rules of the device.
     """
     if engine is None or not engine.reports_nodes:
         kernels = split_members(graph, rules)

@@ -1,9 +1,15 @@
-"""The field's names for operators: `conv`, `dwconv`, `relu6` ... as nn-Meter's fusion rules and kernels use them."""
+"""The field's names for operators (`conv`, `dwconv`, `relu6` ... as in nn-Meter's fusion rules), and what they cost on paper.
+
+FLOPs means multiply-adds, as in nn-Meter (footnote 1), and only convolutions, matrix products and recurrent layers do any:
+biases, batch normalisation, activations, pooling, additions and data movement count nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from edgeplan.graph.ir import Graph, Operator
-from edgeplan.graph.operators.activations import ACTIVATIONS
+from edgeplan.graph.operators.elementwise import ACTIVATIONS
 from edgeplan.graph.operators.registry import SPECS
 
 #: Kinds that compute a value from each element alone, or from two elements at the same place.
@@ -21,3 +27,46 @@ def kind(graph: Graph, op: Operator) -> str:
     """
     found = SPECS[op.op_type].kind
     return found if isinstance(found, str) else found(graph, op)
+
+
+# BatchNormalization also stores the running mean and variance: statistics, not learnt, and left out of published counts.
+_LEARNABLE_BN_WEIGHTS = 2
+
+
+def operator_macs(graph: Graph, op: Operator) -> int:
+    """Multiply-adds of one operator: those of convolutions, products of matrices and recurrent layers, 0 for all else.
+
+    A convolution does (in / groups) x kernel_h x kernel_w multiply-adds per output element, a fully connected layer as many as
+    it has inputs, an LSTM 4 x hidden x (input + hidden) per step, sequence and direction (its gates' products; what joins the
+    gates is element-wise).
+    """
+    macs = SPECS[op.op_type].macs
+    return macs(graph, op) if macs else 0
+
+
+def operator_parameters(graph: Graph, op: Operator) -> int:
+    """Learnable parameters of one operator, in elements: weights and biases, no running mean and variance."""
+    weights = op.weights[:_LEARNABLE_BN_WEIGHTS] if op.op_type == "BatchNormalization" else op.weights
+    return sum(graph.tensors[name].elements for name in weights)
+
+
+def graph_macs(graph: Graph) -> int:
+    """Return the multiply-adds of the whole graph (the paper's FLOPs)."""
+    return sum(operator_macs(graph, op) for op in graph.operators)
+
+
+def graph_parameters(graph: Graph) -> int:
+    """Learnable parameters of the whole graph, in elements."""
+    return sum(operator_parameters(graph, op) for op in graph.operators)
+
+
+def graph_memory_access_bytes(graph: Graph) -> int:
+    """Memory access cost in bytes: every operator's feature maps, read and written, and its weights (nn-Meter, section 7.1).
+
+    A map that an operator reads twice counts twice; of a batch normalisation's weights the mean and variance count, too.
+    """
+    return sum(_size_bytes(graph, (*op.inputs, *op.weights, *op.outputs)) for op in graph.operators)
+
+
+def _size_bytes(graph: Graph, names: Iterable[str]) -> int:
+    return sum(graph.tensors[name].size_bytes for name in names)

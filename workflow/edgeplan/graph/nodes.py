@@ -23,14 +23,7 @@ LOOKUP = "Gather"
 
 
 class Operand(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An operand is what a node reads or writes.
-
-    Attributes:
-        dtype: type of its elements, by numpy's name.
-        shape: extent of each axis.
-        constant: whether it is a weight of the model.
-        values: elements of a small integer constant, flat.
-    """
+    """What a node reads or writes: its type by numpy's name, and whether it is a weight; values of small integer ones, flat."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -52,11 +45,9 @@ class NodeConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """A configuration describes an executed node by all that decides its time.
 
     Attributes:
-        op: the engine's type of the node.
-        domain: domain of that type, "" for the standard one.
+        op, domain: the engine's type of the node; the standard domain is "".
         attributes: name and value, sorted by name.
-        inputs: operands read, None for those left out.
-        outputs: operands written, likewise.
+        inputs, outputs: operands, None for those left out.
         body: what attributes hold beside plain values (tensors, graphs), as the text of a NodeProto in base64; "" without.
     """
 
@@ -88,11 +79,7 @@ class NodeConfig(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @staticmethod
     def from_json(text: str) -> NodeConfig:
-        """Read a configuration from its JSON.
-
-        Raises:
-            FormatError: the text is none.
-        """
+        """Read a configuration from its JSON; FormatError if the text is none."""
         try:
             return msgspec.json.decode(text, type=NodeConfig)
         except msgspec.MsgspecError as error:
@@ -109,8 +96,7 @@ class ExecutedNode:
     """An executed node is one of a model, as an engine runs it.
 
     Attributes:
-        name: the engine's name of it.
-        config: what decides its time.
+        name, config: the engine's name of it, and what decides its time.
         operators: names of the file's operators that it holds; none of a layout conversion.
         times: how often it runs in an inference: more than once in the body of a loop.
     """
@@ -123,13 +109,11 @@ class ExecutedNode:
 
 @dataclass(frozen=True)
 class ExecutedModel:
-    """An executed model is what an engine runs of a file.
+    """What an engine runs of a model, in the order in which nodes run first.
 
     Attributes:
-        name: of the model.
-        nodes: in the order in which they run first.
+        name, nodes, told_by: of the model, its nodes, and the engine and version that told these.
         context_bytes: what passes through the caches between two runs of a node (`of`).
-        told_by: the engine and its version that told the nodes.
     """
 
     name: str

@@ -1,13 +1,11 @@
-"""The optimisations every framework makes whatever its backend (nn-Meter, section 2.2), made before a graph is split or costed.
-
-Operators nothing reads are dropped, and of several operators that compute the same value one is kept.
-"""
+"""Graphs made of graphs: without what frameworks leave out whatever their backend, and with another batch."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
 
+from edgeplan.errors import ParamsError
 from edgeplan.graph.ir import Graph, Operator
 
 
@@ -38,3 +36,43 @@ def simplify(graph: Graph) -> Graph:
     names |= {*graph.constants, *graph.constants.values()}
     tensors = MappingProxyType({name: tensor for name, tensor in graph.tensors.items() if name in names})
     return replace(graph, operators=tuple(operators), tensors=tensors)
+
+
+#: Operators whose attributes and constants say nothing of how many images there are.
+_FREE = frozenset(
+    {"Conv", "Gemm", "BatchNormalization", "LRN", "Add", "Mul", "MaxPool", "AveragePool", "GlobalAveragePool"}
+) | frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Upsample"})
+#: Operators along an axis, which must not be that of the images.
+_ALONG_AXIS = frozenset({"Concat", "Split", "Softmax"})
+
+
+def batched(graph: Graph, name: str, batch: int) -> Graph:
+    """Return a graph for one image, for several."""
+    fixed = sorted({op.op_type for op in graph.operators if not _is_free(op, graph)})
+    made = {tensor for op in graph.operators for tensor in op.outputs} | set(graph.inputs)
+    if fixed or any(graph.shape(tensor)[:1] != (1,) for tensor in made):
+        what = f"operators {', '.join(fixed)}" if fixed else "more than one image"
+        raise ParamsError(f"network {graph.name!r} has {what}", next_step="build it for a batch")
+    tensors = {
+        key: replace(tensor, shape=(batch, *tensor.shape[1:])) if key in made else tensor
+        for key, tensor in graph.tensors.items()
+    }
+    operators = tuple(_reshaped(op, batch) if op.op_type == "Reshape" else op for op in graph.operators)
+    return replace(graph, name=name, operators=operators, tensors=MappingProxyType(tensors))
+
+
+def _is_free(op: Operator, graph: Graph) -> bool:
+    """Tell whether an operator does the same to each image."""
+    if op.op_type in _ALONG_AXIS:
+        return op.integer("axis", 0) % len(graph.shape(op.outputs[0])) != 0
+    if op.op_type == "Flatten":
+        return op.integer("axis", 1) % len(graph.shape(op.inputs[0])) != 0
+    if op.op_type == "Resize":
+        return "sizes" not in op.attributes
+    if op.op_type == "Transpose":
+        return op.integers("perm", (1,))[0] == 0
+    return op.op_type in _FREE or (op.op_type == "Reshape" and op.integers("shape", ())[:1] == (1,))
+
+
+def _reshaped(op: Operator, batch: int) -> Operator:
+    return replace(op, attributes={**op.attributes, "shape": (batch, *op.integers("shape", ())[1:])})

@@ -106,10 +106,8 @@ class Lowered(msgspec.Struct, frozen=True):
     """A lowered graph consists of steps in the order of execution.
 
     Attributes:
-        name: the graph's name.
-        steps: in execution order.
-        inputs, outputs: activations at the border.
-        shapes: shape of every activation and weight that the steps name.
+        name, steps, inputs, outputs: of the graph, and activations at its border.
+        shapes: of every activation and weight that the steps name.
         types: element type of those that are not of float32, which are row-major everywhere.
         limits: what the values of inputs stay below that places of an axis are picked by (`index_limits`).
         stored: weights of float32 that the file holds in fewer bytes.

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from edgeplan.graph.ir import Shape
-from edgeplan.graph.names import free
+from edgeplan.graph.shapes import free
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.layouts import size_bytes

@@ -120,7 +120,7 @@ def _softplus(x: _Values) -> _Values:
 OF_TWO: Mapping[str, Callable[[_Values, _Values], _Values]] = MappingProxyType(
     {"add": np.add, "mul": np.multiply, "sub": np.subtract}
 )
-#: oneDNN's element-wise operations (`graph.operators.activations`) of numbers and two parameters.
+#: oneDNN's element-wise operations (`graph.operators.elementwise`) of numbers and two parameters.
 _ELTWISE: Mapping[str, Callable[..., _Values]] = MappingProxyType(
     {
         "relu": lambda x, a, _b: np.where(x > 0, x, x * a),

@@ -10,8 +10,7 @@ import msgspec
 from edgeplan.errors import DeviceError
 from edgeplan.graph import blocks
 from edgeplan.graph.blocks import AT_OPERANDS, span_bytes
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.shapes import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT, FLOAT32, Shape
 from edgeplan.graph.steps import INT8_LINE, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Described, Variant

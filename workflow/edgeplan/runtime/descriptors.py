@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.shapes import Shape
+from edgeplan.graph.shapes import FLOAT32, Shape
 from edgeplan.graph.steps import INT8_FC, INT8_KINDS, SIDES, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import SCALES, ZERO_POINTS, Dnnl, Handle, Mask

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.runtime import constants
 from edgeplan.runtime.library import open_library
 from edgeplan.runtime.signatures import DIMS_LENGTH, Dims, ExecArg, declare

@@ -15,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from edgeplan.graph import blocks
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape, StoredWeight, Tensor
-from edgeplan.graph.names import free
-from edgeplan.graph.operators.activations import FLOAT_MAX, activation
-from edgeplan.graph.operators.base import BYTES
+from edgeplan.graph.operators.base import BYTES, INNER, Part
 from edgeplan.graph.operators.compiled import compiled
+from edgeplan.graph.operators.elementwise import FLOAT_MAX, activation
 from edgeplan.graph.operators.registry import SPECS
-from edgeplan.graph.parts import INNER, Part
+from edgeplan.graph.shapes import FLOAT32, free
 from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_LINE, INT8_POOL, PostOp, Setting
 from edgeplan.runtime.byte_moves import is_by_one_scale
 from edgeplan.runtime.byte_numbers import OF_TWO, TABLED

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.shapes import Shape
+from edgeplan.graph.shapes import FLOAT32, Shape
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import ZERO_POINTS, Dnnl, Handle, Mask, dims
 from edgeplan.runtime.layouts import NCHW, NHWC, tag

@@ -16,16 +16,14 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT32, require_float32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.names import free
-from edgeplan.graph.operators.activations import activation
-from edgeplan.graph.operators.base import ANY
+from edgeplan.graph.operators.base import ANY, INNER
 from edgeplan.graph.operators.compiled import compiled, lacks_kernel
+from edgeplan.graph.operators.elementwise import activation
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.registry import SPECS
-from edgeplan.graph.parts import INNER
+from edgeplan.graph.shapes import FLOAT32, free, require_float32
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 from edgeplan.runtime.byte_moves import bytes_moved
 from edgeplan.runtime.eight_bits import ByteStep, byte_steps

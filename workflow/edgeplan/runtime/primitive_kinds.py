@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.shapes import Shape
+from edgeplan.graph.shapes import FLOAT32, Shape
 from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_POOL, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Descriptors, Operand, Slot, Variant

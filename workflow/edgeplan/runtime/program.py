@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Shape
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import COMPILED, INT8_LINE, SIDE_BY_SIDE, Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation, aligned

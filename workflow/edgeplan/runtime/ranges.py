@@ -18,7 +18,7 @@ from msgspec import structs
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Shape
-from edgeplan.graph.names import free
+from edgeplan.graph.shapes import free
 from edgeplan.graph.steps import Lowered, PostOp, Step
 from edgeplan.runtime.layouts import NHWC
 from edgeplan.runtime.weights import WeightLocation

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgeplan.graph.element_types import FLOAT16, FLOAT32
+from edgeplan.graph.shapes import FLOAT16, FLOAT32
 from edgeplan.graph.steps import Step
 from edgeplan.runtime.linking import LinkedStep, RawWeight
 from edgeplan.runtime.program_file import STORED, Operation

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.graph.axis_matrices import axis_matrix, tables
-from edgeplan.graph.element_types import FLOAT16, FLOAT32
+from edgeplan.graph.shapes import FLOAT16, FLOAT32
 from edgeplan.graph.steps import INT8_FC, INT8_KINDS, INT8_LINE, SIDES, Step
 from edgeplan.runtime.byte_numbers import line_constants
 

@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT16, FLOAT32
-from edgeplan.graph.external_data import external, external_file
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape, Tensor
-from edgeplan.graph.model_file import cannot_read
+from edgeplan.graph.model_file import cannot_read, external, external_file
+from edgeplan.graph.shapes import FLOAT16, FLOAT32
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.transform import SCALE
 

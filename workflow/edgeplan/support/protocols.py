@@ -64,9 +64,8 @@ _MEASURING = (
 )
 #: What a model's operators are executed as; those of the 13 models are.
 _LOWERING = (
-    *_files("graph", "steps", "parts", "axis_matrices", "blocks"),
-    *_files("graph/operators", "convolutions", "windows", "pooling", "products", "recurrent", "activations", "arithmetic"),
-    *_files("graph/operators", "normalisations", "reductions", "copies", "shapes", "resizing", "compiled"),
+    *_files("graph", "steps", "axis_matrices", "blocks"),
+    *_files("graph/operators", "base", "windows", "products", "elementwise", "reductions", "copies", "resizing", "compiled"),
 )
 _RUNTIME = (
     *_files(

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.graph.onnx.write import IR_VERSION, SeededModel, uniform
-from edgeplan.graph.places import OPSET
+from edgeplan.graph.onnx.write import IR_VERSION, OPSET, SeededModel, uniform
 
 
 @dataclass(frozen=True, slots=True)

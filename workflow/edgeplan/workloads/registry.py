@@ -13,10 +13,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from edgeplan.graph.batches import batched
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import Array, Draw, SeededModel, seeded
+from edgeplan.graph.simplify import batched
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.recurrent import recurrent_language_model, unrolled_language_model
 from edgeplan.workloads.transformers import bert, gpt2, vit

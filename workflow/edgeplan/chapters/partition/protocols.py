@@ -74,7 +74,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("chapters/partition/eop", "costs", "operators", "sweeps", "variants", "ways"),
                 *files_of("chapters/partition/stages", "partition_eop"),
                 *files_of("workloads", "registry", "recurrent", "transformers"),
-                "graph/batches.py",
+                "graph/simplify.py",
                 "planning/partition",
             ),
             earlier=("eop/2",),

@@ -20,11 +20,10 @@ from edgeplan.chapters.prediction.further import SETTINGS
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError
-from edgeplan.graph.batches import batched
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.nodes import ExecutedModel
 from edgeplan.graph.onnx.write import weight_bytes
-from edgeplan.graph.simplify import simplify
+from edgeplan.graph.simplify import batched, simplify
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.kernel_labels import label_us
 from edgeplan.measurement.records import CALLS, NodeSubject, Subject, call_us

@@ -18,7 +18,7 @@ from edgeplan.engines.litert.lstm import Recurrent
 from edgeplan.engines.litert.windows import Windows
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
-from edgeplan.graph.onnx.outside import read_whole
+from edgeplan.graph.onnx.constants import read_whole
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.reductions import reduced_axes

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import onnx
     from google.protobuf import message
 
-    from edgeplan.graph.onnx import outside
+    from edgeplan.graph.onnx import constants
 else:  # preparing alone needs them
-    onnx, message, outside = map(lazily, ("onnx", "google.protobuf.message", "edgeplan.graph.onnx.outside"))
+    onnx, message, constants = map(lazily, ("onnx", "google.protobuf.message", "edgeplan.graph.onnx.constants"))
 
 _SECONDS = 600
 #: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.
@@ -70,7 +70,7 @@ def _source(model: Path, work: Path) -> Path:
     """
     source = work / "model.onnx"
     external = len(model_files(model)) > 1
-    proto = outside.read_whole(model)
+    proto = constants.read_whole(model)
     if _join_directions(proto.graph) or external:
         try:
             source.write_bytes(proto.SerializeToString())

@@ -27,8 +27,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from edgeplan.engines.base import Array
 from edgeplan.errors import ModelError
-from edgeplan.graph.external_data import everything
-from edgeplan.graph.model_file import read_model
+from edgeplan.graph.model_file import everything, read_model
 from edgeplan.graph.nodes import MOST_VALUES, AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
 from edgeplan.graph.onnx.constants import constant_tensor, constant_values, is_known_type
 from edgeplan.graph.onnx.contents import contents_of

@@ -16,7 +16,7 @@ from edgeplan.engines.base import EngineNode
 from edgeplan.engines.mapping import complete_members
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kinds import kind
-from edgeplan.graph.operators.activations import ACTIVATIONS
+from edgeplan.graph.operators.elementwise import ACTIVATIONS
 
 _BLOCKED_DOMAIN = "com.microsoft.nchwc"
 _INPUTS_WITH_SUM = 4

@@ -13,7 +13,7 @@ from edgeplan.errors import ModelError
 from edgeplan.support.lazy import lazily
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, allowed_error, relative_error
 
-sessions = lazily("edgeplan.graph.onnx.sessions")  # who runs plans compares none
+compare = lazily("edgeplan.graph.onnx.compare")  # who runs plans compares none
 
 Array = npt.NDArray[Any]
 #: How many inputs near to those of a run say how far ONNX Runtime is from itself, and how near they are.
@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
 
 def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return outputs of ONNX Runtime on one thread, by name; of models that round to bytes operator by operator."""
-    return _outputs(model, [inputs], optimised=not sessions.rounds(model))[0]
+    return _outputs(model, [inputs], optimised=not compare.is_rounding(model))[0]
 
 
 def judged(model: Path, inputs: Mapping[str, Array], found: Sequence[Mapping[str, Array]]) -> list[Verdict]:
@@ -43,7 +43,7 @@ def judged(model: Path, inputs: Mapping[str, Array], found: Sequence[Mapping[str
         inputs: arrays by name.
         found: outputs of each run by name, all of the same ones.
     """
-    rounds = sessions.rounds(model)
+    rounds = compare.is_rounding(model)
     tolerance, reference = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE, reference_outputs(model, inputs)
     expected = [reference[name] for name in found[0]]
     verdicts = [Verdict(relative_error([run[name] for name in found[0]], expected), tolerance) for run in found]
@@ -67,7 +67,7 @@ def _moved(value: Array, rng: np.random.Generator) -> Array:
 
 def _outputs(model: Path, each: Sequence[Mapping[str, Array]], *, optimised: bool) -> list[dict[str, Array]]:
     try:
-        session = sessions.opened(model, optimised=optimised)
+        session = compare.opened(model, optimised=optimised)
         names = [output.name for output in session.get_outputs()]
         return [dict(zip(names, session.run(names, dict(inputs)), strict=True)) for inputs in each]
     except Exception as error:  # the types that ONNX Runtime raises derive from nothing else

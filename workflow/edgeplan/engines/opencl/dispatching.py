@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, Session, Times, random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.names import free
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.shapes import free
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.candidates import default

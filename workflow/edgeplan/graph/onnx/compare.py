@@ -11,13 +11,31 @@ import onnx
 from onnx import helper
 
 from edgeplan.errors import CheckError, ModelError
-from edgeplan.graph.onnx import sessions
 from edgeplan.graph.onnx.prepare import Preparation, given_values, in_single_precision
+from edgeplan.graph.onnx.quantised import rounds_to_bytes
+from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, allowed_error, relative_error
 
+ort = lazily("onnxruntime")  # an extra
+
 Array = npt.NDArray[Any]
 _INPUTS = 5
+_ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files, too
+
+
+def is_rounding(model: Path) -> bool:
+    """Tell whether a model rounds to bytes: the reference is then ONNX Runtime without optimisations, which round elsewhere."""
+    return rounds_to_bytes(onnx.load(model, load_external_data=False))
+
+
+def opened(model: Path, *, optimised: bool) -> Any:
+    """Open a session of one thread."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, _ERRORS_ONLY
+    if not optimised:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
 
 def largest_difference(original: Path, made: Path, wanted: Preparation) -> float:
@@ -26,12 +44,12 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
     Of an original of half precision it is its own arithmetic in single precision: what half precision rounds off is no fault of
     the prepared model, which is the more exact of the two.
     """
-    rounds = sessions.rounds(original)
+    rounds = is_rounding(original)
     tolerance = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE
     try:
         with ScratchFolder("compare") as folder:
             known = in_single_precision(original, Path(folder) / "single.onnx")
-            first, second = (sessions.opened(path, optimised=not rounds) for path in (known, made))
+            first, second = (opened(path, optimised=not rounds) for path in (known, made))
             types = {i.name: i.type for i in first.get_inputs()}
             fixed = given_values(onnx.load(original, load_external_data=False), wanted.values, str(original))
             before, drawn = list[dict[str, Array]](), list[dict[str, Array]]()
@@ -46,13 +64,13 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
                 own = [
                     (one, other.run(None, given))
                     for path, usual, inputs in ((known, expected, before), (made, found, drawn))
-                    for other in (sessions.opened(path, optimised=rounds),)
+                    for other in (opened(path, optimised=rounds),)
                     for one, given in zip(usual, inputs, strict=True)
                 ]
                 allowed = [allowed_error(*pair, own, tolerance) for pair in each]
     except ImportError as error:
         raise ModelError("ONNX Runtime is not installed", where="--check", next_step="pip install onnxruntime") from error
-    except sessions.ort.capi.onnxruntime_pybind11_state.Fail as error:
+    except ort.capi.onnxruntime_pybind11_state.Fail as error:
         raise ModelError(f"ONNX Runtime cannot run it: {error}", where=str(made), next_step="report the model") from error
     if not all(error <= most for error, most in zip(errors, allowed, strict=True)):
         raise CheckError(

@@ -17,10 +17,10 @@ import onnx
 from onnx import TensorProto
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import NEXT_STEP, of_type
 from edgeplan.graph.ir import Tensor
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.onnx.constants import constant_tensor, element_type, held_value, is_known_type
+from edgeplan.graph.shapes import NEXT_STEP, of_type
 from edgeplan.support.topology import topological
 
 #: Operators that pass their input on unchanged at inference.
@@ -59,16 +59,14 @@ _REWRITTEN = frozenset({"Sum"})
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Contents hold an ONNX file in parts.
+    """An ONNX file in parts.
 
     Attributes:
-        name: of its graph.
-        opset: version of the operators of ONNX itself.
+        name, opset: of its graph, and the version of the operators of ONNX itself.
         nodes: in topological order, without `Constant` nodes, each named; those with operators have names of their own.
         constants: initialisers and values of `Constant` nodes.
         tensors: shape and type of the constants, without those that nothing reads and whose type is not known.
-        inputs: of the graph, without those that are initialisers.
-        outputs: their names.
+        inputs, outputs: of the graph, without those that are initialisers, and names.
         declared: what the file says of outputs, and of other tensors that nodes write.
     """
 
@@ -91,10 +89,7 @@ class Contents:
 def contents_of(model: onnx.ModelProto, source: str, *, of_engine: bool = False) -> Contents:
     """Check the contents of a model and index them.
 
-    Args:
-        model: the model; it is not changed.
-        source: where it comes from, for messages.
-        of_engine: an engine runs it, so that operators, and types of constants, may be others than the graph knows.
+    Of a model that an engine runs, operators, and types of constants, may be others than the graph knows.
     """
     g = model.graph
     odd = next((text for text in _texts(model) if isinstance(text, bytes)), None)

@@ -20,10 +20,10 @@ from onnx import TensorProto, defs, helper, inliner, numpy_helper
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
-from edgeplan.graph.names import free
 from edgeplan.graph.onnx.contents import BEFORE_FUSION
-from edgeplan.graph.onnx.nodes import Writer, known_tensors, light, names_in
+from edgeplan.graph.onnx.rewriting import Writer, known_tensors, light, names_in
 from edgeplan.graph.operators.base import attributes_of, input_of, refuse
+from edgeplan.graph.shapes import free
 
 _OWN_DOMAINS = ("", "ai.onnx")
 _MICROSOFT = "com.microsoft"
@@ -527,14 +527,7 @@ def _has_function(node: onnx.NodeProto, opset: int) -> bool:
 
 
 def drop_idle(model: onnx.ModelProto) -> bool:
-    """Leave out what functions do in case: sums with zeros, and choices that a constant decides.
-
-    Args:
-        model: the model, whose constants are folded; it is changed.
-
-    Returns:
-        Whether there were any.
-    """
+    """Leave out what functions do in case, and tell whether there was any: sums with zeros, choices that a constant decides."""
     known, write, found = known_tensors(model), Writer(model.graph), False
     for node in model.graph.node:
         write.name = node.name or node.output[0]
@@ -553,12 +546,7 @@ def drop_idle(model: onnx.ModelProto) -> bool:
 
 
 def plain_functions(model: onnx.ModelProto, source: str) -> None:
-    """Write operators of a model that are made up of others as these; those that need shapes once they are known.
-
-    Args:
-        model: the model; it is changed.
-        source: where it comes from, for messages.
-    """
+    """Write operators of a model that are made up of others as these; those that need shapes once they are known."""
     opset, before = _opset(model), list[str]()
     while before != (before := [node.op_type for node in model.graph.node]) and is_composed(model):
         _inline(model, opset, source)

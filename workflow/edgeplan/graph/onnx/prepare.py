@@ -21,22 +21,24 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError, ParamsError
-from edgeplan.graph.external_data import everything, outside
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
-from edgeplan.graph.model_file import read_model
-from edgeplan.graph.names import free
-from edgeplan.graph.onnx.branches import plain_branches
-from edgeplan.graph.onnx.chosen import fold_choices
-from edgeplan.graph.onnx.constants import held_value, require_in_range
-from edgeplan.graph.onnx.einsum import plain_products
+from edgeplan.graph.model_file import everything, outside, read_model
+from edgeplan.graph.onnx.constants import (
+    as_files_say,
+    held_value,
+    leave_outside,
+    read_when_needed,
+    require_in_range,
+    save,
+    take_as,
+)
 from edgeplan.graph.onnx.functions import drop_idle, is_composed, plain_functions
-from edgeplan.graph.onnx.nodes import known_tensors, names_in
-from edgeplan.graph.onnx.outside import as_files_say, leave_outside, read_when_needed, save, take_as
 from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
-from edgeplan.graph.onnx.scalers import plain_scalers
+from edgeplan.graph.onnx.rewriting import fold_choices, known_tensors, names_in, plain_branches, plain_products, plain_scalers
 from edgeplan.graph.onnx.stored import narrow_to_halves
+from edgeplan.graph.shapes import free
 from edgeplan.support.lazy import lazily
 
 # They take a second to import, and most models need none of them.
@@ -70,15 +72,9 @@ _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT1
 
 @dataclass(frozen=True)
 class Preparation:
-    """A preparation fixes the shapes and values that a model's file leaves open.
+    """What a model's file leaves open: shapes of inputs, and values, as text, of those that steer it, which are inputs no more.
 
-    Attributes:
-        shapes: of inputs, by name.
-        values: of inputs that steer the graph, by name, as text; the prepared model has no such inputs.
-        batch: size of the open axis of examples, which one of the inputs has to have.
-
-    Raises:
-        ModelError: a size is below 1.
+    The batch is the size of the open axis of examples, which one of the inputs has to have. ModelError for a size below 1.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -97,11 +93,7 @@ class Preparation:
 
     @staticmethod
     def parsed(shapes: Iterable[str] = (), values: Iterable[str] = (), batch: int | None = None) -> Preparation:
-        """From the texts of the command line: `input=1,3,224,224` and `sr=16000`.
-
-        Raises:
-            ModelError: a text is of another form, or an input is named twice.
-        """
+        """By texts of the command line, `input=1,3,224,224` and `sr=16000`; ModelError for others, or an input named twice."""
         sizes = {name: _sizes(name, text) for name, text in _named(shapes, "--shape", "input=1,3,224,224")}
         return Preparation(MappingProxyType(sizes), MappingProxyType(dict(_named(values, "--set", "sr=16000"))), batch)
 
@@ -111,9 +103,7 @@ class Preparation:
     ) -> Preparation:
         """Collect what functions are given: a whole preparation, or its parts by the names of the command line's options.
 
-        Raises:
-            ParamsError: it is given both ways, or a shape holds no sizes.
-            ModelError: a size is below 1.
+        ParamsError where it is given both ways, or a shape holds no sizes.
         """
         if whole is None:
             try:
@@ -225,15 +215,9 @@ def prepared(
     source: str,
     path: Path | None = None,
 ) -> onnx.ModelProto:
-    """Return a model of static shape that computes the same.
+    """Return a model of static shape that computes the same; the one that was exported is changed.
 
-    Large constants of other files stay where they are (`outside`): `save` writes such a model.
-
-    Args:
-        model: as it was exported; it is changed.
-        wanted: what its file leaves open.
-        source: where it comes from, for messages.
-        path: its file, beside which external data lie.
+    Large constants of other files stay where they are (`constants`): `save` writes such a model.
 
     Raises:
         ModelError: an axis stays open, what is wanted does not fit the file (a batch that is fixed), or the model cannot be
@@ -279,11 +263,7 @@ def prepared(
 
 
 def _written_out(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
-    """Return a folded model without operators that are made up of others.
-
-    Raises:
-        ModelError: one cannot be written so.
-    """
+    """Return a folded model without operators that are made up of others."""
     if not is_composed(model):
         return model
     plain_functions(model, source)
@@ -292,11 +272,7 @@ def _written_out(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
 
 
 def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
-    """Return a model without what follows from constants.
-
-    Raises:
-        ModelError: the model cannot be simplified.
-    """
+    """Return a model without what follows from constants."""
     found = _folded_once(model, source)
     while fold_choices(found):  # what follows from one may be sorted again
         found = _folded_once(found, source)
@@ -366,11 +342,6 @@ def _by_library(model: onnx.ModelProto, change: Callable[[Any], None], source: s
 def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
     """Return the file of a model that can be read: its own, or `target` if it had to be prepared.
 
-    Args:
-        path: as it was exported.
-        wanted: what it leaves open.
-        target: where a prepared model goes.
-
     Raises:
         ModelError: as `prepared`, or the model cannot be read.
         StoreError: the prepared model cannot be written.
@@ -385,10 +356,6 @@ def in_single_precision(path: Path, target: Path) -> Path:
     """Return the file of a model that ONNX Runtime computes in single precision: its own, or `target` if it holds halves.
 
     It is `target`, too, if nodes hold external data, of which ONNX Runtime refuses hard links.
-
-    Raises:
-        ModelError: the model cannot be read.
-        StoreError: the target cannot be written.
     """
     model = read_model(path)
     if not _is_half(model) and not any(True for node in everything(model, onnx.NodeProto) for _ in outside(node)):
@@ -400,11 +367,7 @@ def in_single_precision(path: Path, target: Path) -> Path:
 
 
 def load_prepared(path: Path, wanted: Preparation) -> Graph:
-    """Return the graph of a model, prepared if it cannot be read as it is.
-
-    Raises:
-        ModelError: as `prepared` and `read.from_onnx`.
-    """
+    """Return the graph of a model, prepared if it cannot be read as it is."""
     model = read_model(path)
     if not wanted and not needs_preparation(model):
         return from_onnx(model, str(path), path)
@@ -495,11 +458,7 @@ def _require_input(name: str, inputs: Mapping[str, object], option: str, source:
 
 
 def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the values of inputs that steer the graph, by name.
-
-    Raises:
-        ModelError: there is no such input, or a text is no value of its type.
-    """
+    """Return the values of inputs that steer the graph, by name; ModelError where a text is none of an input."""
     inputs = _given(model)
     for name in values:
         _require_input(name, inputs, "--set", source)
@@ -507,11 +466,7 @@ def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str)
 
 
 def give_inputs(model: onnx.ModelProto, wanted: Preparation, source: str) -> dict[str, npt.NDArray[Any]]:
-    """Give every axis of every input a size, and return the values of inputs that steer the graph; all stay inputs.
-
-    Raises:
-        ModelError: an axis stays open, or what is wanted does not fit the file.
-    """
+    """Give every axis of every input a size, and return the values of inputs that steer the graph; all stay inputs."""
     values, inputs = given_values(model, wanted.values, source), _given(model)
     for name, value in values.items():
         shape = onnx.TensorShapeProto(dim=[onnx.TensorShapeProto.Dimension(dim_value=size) for size in value.shape])
@@ -622,11 +577,7 @@ def _sizes_of_symbols(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Prepara
 def _require_batch(
     batch: int, inputs: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]], source: str
 ) -> None:
-    """Refuse a batch that the file has fixed at another size, or that a shape contradicts.
-
-    Raises:
-        ModelError: no input is left open to that batch, or `--shape` gives the axis of examples another size.
-    """
+    """Refuse a batch that the file has fixed at another size, that no input is open to, or that a shape contradicts."""
     is_open, fixed = False, dict[str, int]()
     for name, value in inputs.items():
         dims = value.type.tensor_type.shape.dim or [onnx.TensorShapeProto.Dimension() for _ in shapes.get(name, ())]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from edgeplan.graph.onnx.nodes import Writer
+from edgeplan.graph.onnx.rewriting import Writer
 from edgeplan.graph.onnx.stored import read_as_weights
 from edgeplan.graph.operators.base import attributes_of, input_of, refuse
 from edgeplan.graph.operators.quantising import check_scale
@@ -244,12 +244,7 @@ def _way(node: onnx.NodeProto) -> Callable[[_Rewriting], None] | None:
 
 
 def plain_operators(model: onnx.ModelProto, source: str) -> None:
-    """Write quantised operators of a model as plain ones between QuantizeLinear and DequantizeLinear.
-
-    Args:
-        model: the model; it is changed.
-        source: where it comes from, for messages.
-    """
+    """Write quantised operators of a model as plain ones between QuantizeLinear and DequantizeLinear."""
     if not is_quantised(model):
         return
     write = Writer(model.graph)
@@ -267,12 +262,7 @@ def plain_operators(model: onnx.ModelProto, source: str) -> None:
 def plain_constants(model: onnx.ModelProto, types: Mapping[str, int], source: str) -> None:
     """Compute what is quantised of constants, write zero points that are left out, and casts around what picks bytes.
 
-    Weights stay bytes, where they are int8 without their zero points (`stored`).
-
-    Args:
-        model: the model; it is changed.
-        types: element type of what its nodes read and write, as far as known.
-        source: where it comes from, for messages.
+    Weights stay bytes, where they are int8 without their zero points (`stored`). `types` are known element types of tensors.
     """
     write = Writer(model.graph)
     weights = read_as_weights(model.graph, write.constants)

@@ -16,12 +16,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.graph.ir import StoredWeight, Tensor
-from edgeplan.graph.names import free
+from edgeplan.graph.onnx.constants import is_stored_as, take_as
 from edgeplan.graph.onnx.contents import Contents
-from edgeplan.graph.onnx.nodes import names_in
-from edgeplan.graph.onnx.outside import is_stored_as, take_as
+from edgeplan.graph.onnx.rewriting import names_in
 from edgeplan.graph.operators.base import attributes_of, input_of
 from edgeplan.graph.operators.quantising import check_scale
+from edgeplan.graph.shapes import free
 
 #: Where operators read weights that may be stored in fewer bytes: all kernels of these widen them when they are prepared.
 _PLACES: Mapping[str, tuple[int, ...]] = MappingProxyType(
@@ -34,12 +34,7 @@ _ONE_FOR_ALL = ((), (1,))
 
 
 def read_as_weights(graph: onnx.GraphProto, constants: Collection[str]) -> frozenset[str]:
-    """Return the names of what operators with an activation read as their weights, and nothing else reads.
-
-    Args:
-        graph: its nodes and outputs are looked at.
-        constants: names of what is constant.
-    """
+    """Return the names of constants that operators with an activation read as their weights, and nothing else reads."""
     return _weights(graph.node, {value.name for value in graph.output}, constants)
 
 
@@ -53,12 +48,9 @@ def _weights(nodes: Iterable[onnx.NodeProto], outputs: Collection[str], constant
 
 
 def narrow_to_halves(model: onnx.ModelProto) -> None:
-    """Store weights of float32 as float16 behind a Cast, where no value changes by that.
+    """Store weights of a model that was of half precision as float16 behind a Cast, where no value changes by that.
 
     Of those that lie in other files these are such that are float16 there.
-
-    Args:
-        model: the model, which was of half precision; it is changed.
     """
     constants = {tensor.name for tensor in model.graph.initializer}
     weights, casts = read_as_weights(model.graph, constants), list[onnx.NodeProto]()
@@ -89,12 +81,7 @@ def _widening(half: str, name: str) -> onnx.NodeProto:
 
 
 def stored_weights(contents: Contents, source: str) -> tuple[Contents, Mapping[str, StoredWeight]]:
-    """Return contents in which stored weights are constants of float32, whose values stand elsewhere, and how they are stored.
-
-    Args:
-        contents: of a file.
-        source: where it comes from, for messages.
-    """
+    """Return contents whose stored weights are constants of float32, their values elsewhere, and how they are stored."""
     weights = _weights(contents.nodes, contents.outputs, contents.constants)
     found: dict[str, StoredWeight] = {}
     for node in contents.nodes:

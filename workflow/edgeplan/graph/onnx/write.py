@@ -20,10 +20,11 @@ import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto, helper
 
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import PICKING
-from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
-from edgeplan.graph.places import OPSET, placed, plain_attributes
+from edgeplan.graph.ir import Attribute, Graph, Operator, Shape, Tensor
+from edgeplan.graph.operators.products import operands_in_place
+from edgeplan.graph.operators.registry import SPECS
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.support.files import write_atomically
 
 IR_VERSION = 9
@@ -44,15 +45,68 @@ _CHUNK_ELEMENTS = 1 << 20  # even, as two values of single precision are drawn f
 _LEAST_EXTERNAL_BYTES = 1024
 _LEAST_HOLLOW_BYTES = 1 << 16
 _RAW_DATA, _GRAPH, _INITIALIZER = 9, 7, 5  # numbers of fields in onnx.proto
+#: The opset that models are written in.
+OPSET = 17
+#: Operators whose constants are of the type of what they read.
+_OF_ITS_TYPE = frozenset({"Clip", "Pad"})
+#: What constants were called while they were attributes.
+_FORMER = {"constant_value": "value"}
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An operand that a graph keeps as an attribute, by its role: the attribute's name."""
+
+    role: str
+    value: Attribute
+    dtype: str
+    shape: Shape
+
+
+def placed(graph: Graph, op: Operator, opset: int = OPSET) -> tuple[str | Constant, ...]:
+    """Return the operands of an operator in ONNX's order: names of tensors, "" for those left out, and constants."""
+    found: list[str | Constant] = [*operands_in_place(graph, op)]
+    for place, constant in _constants(graph, op, opset):
+        found += [""] * (place + 1 - len(found))
+        found[place] = constant
+    return tuple(found)
+
+
+def plain_attributes(op: Operator, opset: int = OPSET) -> dict[str, Attribute]:
+    """Return the attributes that are attributes in ONNX, too."""
+    spec = SPECS[op.op_type]
+    constants = {"constants", *(spec.constants if spec.inputs_since <= opset else ())}
+    constants |= {old for new, old in _FORMER.items() if new in constants}
+    return {key: value for key, value in op.attributes.items() if key not in constants}
+
+
+def _constants(graph: Graph, op: Operator, opset: int) -> Iterator[tuple[int, Constant]]:
+    spec = SPECS[op.op_type]
+    if op.op_type == "LayerNormalization" and not op.weights:  # written as arithmetic by who exported it
+        (axis,), inner = op.integers("axis", (-1,)), graph.shape(op.inputs[0])
+        yield 1, Constant("scale", (1.0,) * math.prod(inner[axis:]), FLOAT32, inner[axis:])
+    for place, role in enumerate(spec.constants if spec.inputs_since <= opset else ()):
+        value = op.attributes.get(role, op.attributes.get(_FORMER.get(role, role)))
+        if role and value is not None:
+            floats = graph.tensors[op.inputs[0]].dtype if op.op_type in _OF_ITS_TYPE else FLOAT32
+            dtype = "int32" if role == "sequence_lens" else "int64" if role in spec.integers else floats
+            yield place, Constant(role, value, dtype, _shape(graph, op, value))
+
+
+def _shape(graph: Graph, op: Operator, value: Attribute) -> Shape:
+    """Return the shape of a constant, whose attribute is flat: that of indices shows in what is picked by them."""
+    if op.op_type == "Gather":
+        rank, out = len(graph.shape(op.inputs[0])), graph.shape(op.outputs[0])
+        axis = op.integer("axis", 0) % rank
+        return out[axis : axis + len(out) - rank + 1]
+    return (len(value),) if isinstance(value, tuple) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class SeededModel:
     """A seeded model draws its weights when it is written.
 
-    Attributes:
-        model: the model; initialisers that are drawn hold no values.
-        draws: how each of them is drawn, by name; the others hold their values as raw data.
+    Initialisers that are drawn hold no values, but are drawn by their name; the others hold theirs as raw data.
     """
 
     model: onnx.ModelProto
@@ -66,12 +120,7 @@ class SeededModel:
         return self.model
 
     def save(self, path: Path, *, sync: bool = True) -> Path:
-        """Write the model beside `path` and rename it; weights near protobuf's limit go to `<path>.data` in the same way.
-
-        Args:
-            path: file to write.
-            sync: whether to wait until the file is on the disk.
-        """
+        """Write the model beside `path`, and rename it; weights near protobuf's limit go to `<path>.data` in the same way."""
         tensors = self.model.graph.initializer
         beside = path.with_name(f"{path.name}.data")
         if sum(map(self._bytes, tensors)) <= EXTERNAL_DATA_THRESHOLD_BYTES:
@@ -192,10 +241,8 @@ def uniform(rng: np.random.Generator, elements: int) -> Iterator[Array]:
 def weight_chunks(tensor: Tensor, role: str, seed: int) -> Iterator[Array]:
     """Seeded values of one weight: uniform, scaled so that activations neither vanish nor overflow; never zero or denormal.
 
-    Args:
-        tensor: the weight.
-        role: `weight`, `bias`, `scale`, `mean` or `variance`; of an LSTM `input_weight`, `recurrence_weight` or `bias`.
-        seed: seed of the whole model; each tensor draws from a stream of its own.
+    Each tensor of a model draws from a stream of its own. A role is `weight`, `bias`, `scale`, `mean` or `variance`; of an LSTM
+    `input_weight`, `recurrence_weight` or `bias`.
     """
     rng = np.random.default_rng((seed, zlib.crc32(tensor.name.encode())))
     if role in ("scale", "variance"):
@@ -240,12 +287,7 @@ def _schema(op_type: str, opset: int) -> tuple[frozenset[str], frozenset[str], i
 
 
 def seeded(graph: Graph, seed: int = 0) -> SeededModel:
-    """Return a valid ONNX model of the graph, whose weights are drawn when it is written.
-
-    Args:
-        graph: the graph; weight tensors are named `<operator>.<role>`.
-        seed: seed of the weights.
-    """
+    """Return a valid ONNX model of the graph, whose weights, `<operator>.<role>`, are drawn when it is written."""
     opset = _opset(graph)
     model = helper.make_model(
         helper.make_graph([], graph.name, [], []), opset_imports=[helper.make_opsetid("", opset)], producer_name="edgeplan"

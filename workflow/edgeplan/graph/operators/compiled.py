@@ -11,11 +11,10 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from edgeplan.graph import blocks
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import ANY, BYTES, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, axis_of
+from edgeplan.graph.operators.base import ANY, BYTES, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, Part, axis_of, moved
 from edgeplan.graph.operators.copies import slice_ranges
-from edgeplan.graph.parts import Part, moved
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import GATHERED
 
 #: Name and block of a kernel; None where there is none for an operator's types.
@@ -215,13 +214,7 @@ def compiled(graph: Graph, op: Operator) -> Part | None:
 
 
 def lacks_kernel(graph: Graph, op: Operator, elements: frozenset[str]) -> str:
-    """Describe the types of an operator that neither its steps nor a compiled kernel compute, or "".
-
-    Args:
-        graph: the graph.
-        op: the operator.
-        elements: types that its steps take.
-    """
+    """Describe the types of an operator that neither its steps, of `elements`, nor a compiled kernel compute, or ""."""
     types = _types(graph, (*op.operands, *op.outputs))
     odd = sorted(set(types) - {FLOAT32})
     if compiled(graph, op) is not None or (not set(types) - elements and op.op_type not in _ALONE):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeplan.graph import blocks
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import (
     AGAIN,
@@ -17,13 +16,14 @@ from edgeplan.graph.operators.base import (
     ELSEWHERE,
     PAIR,
     OperatorSpec,
+    Part,
     Problem,
     attributes_of,
     copied,
     input_of,
     refuse,
 )
-from edgeplan.graph.parts import Part
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Setting
 from edgeplan.support.lazy import lazily
 

@@ -1,35 +1,14 @@
-"""This registry lists every operator; a new one is a value in the file of its family, a new family a file and a line here.
-
-A new one is a value in the file of its family, a new family a file and a line here.
-"""
+"""Every operator by its ONNX type: a new one is a value in the file of its family, a new family a file and a line here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from edgeplan.graph.operators import (
-    activations,
-    arithmetic,
-    compiled,
-    convolutions,
-    copies,
-    normalisations,
-    pooling,
-    products,
-    quantising,
-    recurrent,
-    reductions,
-    resizing,
-    selecting,
-    shapes,
-)
+from edgeplan.graph.operators import compiled, copies, elementwise, products, quantising, reductions, resizing, windows
 from edgeplan.graph.operators.base import OperatorSpec
 
-_FAMILIES = (
-    convolutions, products, pooling, normalisations, activations, arithmetic, reductions, copies, shapes, resizing, recurrent,
-    selecting, quantising, compiled,
-)  # fmt: skip
+_FAMILIES = (windows, products, reductions, elementwise, copies, resizing, quantising, compiled)
 
 #: By ONNX type.
 SPECS: Mapping[str, OperatorSpec] = MappingProxyType(

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeplan.graph.axis_matrices import Integers, picked, picked_by_primitive
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import (
     AGAIN,
     WINDOW,
+    Chain,
     OperatorSpec,
+    Part,
     Problem,
     attributes_of,
+    bits,
     copied,
     input_of,
+    part,
     refuse,
     word,
 )
 from edgeplan.graph.operators.windows import check_spatial
-from edgeplan.graph.parts import Chain, Part, bits, part
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Setting
 
 if TYPE_CHECKING:

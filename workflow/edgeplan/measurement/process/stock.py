@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeplan.engines.cold import Artefact
-from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.measurement.process.child import prepare_offline
 from edgeplan.measurement.process.counters import Counters, reset_peak
 from edgeplan.measurement.process.inputs import random_inputs

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Shape
-from edgeplan.graph.names import free
+from edgeplan.graph.shapes import free
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 from edgeplan.runtime import ranges
 from edgeplan.runtime.bands import Range, clipped_rows, local, needed_rows, window_settings

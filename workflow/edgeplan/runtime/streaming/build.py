@@ -17,8 +17,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT16, FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.shapes import FLOAT16, FLOAT32
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.candidates import candidates, default

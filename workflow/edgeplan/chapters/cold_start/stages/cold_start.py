@@ -20,8 +20,8 @@ from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, Planni
 from edgeplan.chapters.cold_start.settings import ColdStartParams
 from edgeplan.devices.config import load_device
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.others import others_share, watched

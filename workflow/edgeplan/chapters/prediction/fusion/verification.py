@@ -10,8 +10,8 @@ import pandas as pd
 from edgeplan.engines.base import EngineNode
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernels import split_members
 from edgeplan.graph.kinds import kind
-from edgeplan.graph.splitting import split_members
 
 COLUMNS = (
     "pair",

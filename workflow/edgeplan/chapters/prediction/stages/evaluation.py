@@ -17,9 +17,9 @@ from edgeplan.chapters.prediction.speed import speed_of
 from edgeplan.chapters.prediction.whole_models import read_models
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
+from edgeplan.graph.kernels import split
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig
 from edgeplan.graph.simplify import simplify
-from edgeplan.graph.splitting import split
 from edgeplan.predictors.nodes.features import Floats, describe
 from edgeplan.predictors.nodes.predictor import NodePredictor
 from edgeplan.predictors.nodes.storing import load

@@ -14,9 +14,9 @@ import pandas as pd
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
-from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.predictors.nodes.predictor import NodePrediction

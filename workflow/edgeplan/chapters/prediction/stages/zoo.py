@@ -9,9 +9,9 @@ import pandas as pd
 from edgeplan.chapters.prediction.paper import printed
 from edgeplan.chapters.prediction.sampling.prior import ConvShape, conv_shapes
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.graph.cost import graph_macs, graph_memory_access_bytes, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
+from edgeplan.graph.kinds import graph_macs, graph_memory_access_bytes, graph_parameters
 from edgeplan.support.frames import write_csv, write_parquet
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 

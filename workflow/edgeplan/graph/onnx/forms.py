@@ -1,22 +1,30 @@
-"""Layers that exporters write as arithmetic, as the operators that ONNX has for them: GELU in both forms, layer normalisation.
-
-A GELU is known by what it computes, not by how it is written: expressions are multiplied out to polynomials in its input and in
-the error function or hyperbolic tangent of it. So the order of its factors, and whether a cube is a power or a product, make no
-difference.
-"""
+"""Forms that files have and the graph does not: those of earlier opsets, and layers that exporters spell out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
+from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Attribute, Operator, Tensor
+from edgeplan.graph.onnx.contents import Contents
+from edgeplan.graph.shapes import free
 
+_OPSET = 7
+_AGAIN = "export it again, with opset 7 or later"
+_OPERANDS = 2
+#: Operators of any number of operands -> what joins two of them.
+_JOINED: Mapping[str, str] = MappingProxyType({"Sum": "Add", "Max": "Max", "Min": "Min"})
+#: From this opset on Softmax runs over one axis.
+_OF_ONE_AXIS = 13
 #: Coefficients by powers, of the input and of the function.
 _Polynomial = dict[tuple[int, int], float]
 #: What the function is of, for each operator that may be the heart of a GELU.
@@ -36,17 +44,82 @@ _HIGHEST_POWER = 4
 _BOTH = 2
 
 
+def converted_by(source: str) -> str:
+    """Return the command that brings a file to an opset of today."""
+    code = (
+        f"import onnx; from onnx.version_converter import convert_version; "
+        f"onnx.save(convert_version(onnx.load({source!r}), 13), 'converted.onnx')"
+    )
+    return f"export it again, or convert it: python -c {shlex.quote(code)}"
+
+
+def modern(contents: Contents, source: str) -> Contents:
+    """Return a model whose nodes, which fit the schemas of its opset, mean what those of opset 7 do, without `Sum`."""
+    for node in contents.nodes if contents.opset < _OPSET else ():
+        if onnx.defs.get_schema(node.op_type, _OPSET).since_version > contents.opset:
+            what = f"{node.op_type} of opset {contents.opset}, which has another form since"
+            next_step = _AGAIN if any(map(_is_aligned, contents.nodes)) else converted_by(source)
+            raise ModelError(what, where=f"{source}, node {node.name!r}", next_step=next_step)
+    taken = contents.names
+    nodes = [plain for node in contents.nodes for plain in _additions(node, contents.constants, taken)]
+    return replace(contents, nodes=tuple(nodes))
+
+
+def _is_aligned(node: onnx.NodeProto) -> bool:
+    """Tell whether a node broadcasts from an axis on, which `onnx.version_converter` gets wrong."""
+    return node.op_type == "PRelu" or {"axis", "broadcast"} <= {attribute.name for attribute in node.attribute}
+
+
+def _additions(node: onnx.NodeProto, constants: Collection[str], taken: set[str]) -> list[onnx.NodeProto]:
+    """Return a sum, maximum or minimum of many as a chain of those of two, constants last; of one input it is that input."""
+    joined = _JOINED.get(node.op_type)
+    if joined is None or (node.op_type == joined and len(node.input) == _OPERANDS):
+        return [node]
+    if len(node.input) == 1:
+        return [helper.make_node("Identity", node.input, node.output, name=node.name)]
+    total, *others = sorted(node.input, key=lambda name: name in constants)
+    found = []
+    for place, name in enumerate(others, start=1):
+        last = place == len(others)
+        wanted = f"{node.name}:{place}:sum", f"{node.name}:{place}"
+        written, called = (node.output[0], node.name) if last else (free(name, taken) for name in wanted)
+        taken |= {written, called}
+        found.append(helper.make_node(joined, [total, name], [written], name=called))
+        total = written
+    return found
+
+
+def over_one_axis(op: Operator, opset: int, tensors: MutableMapping[str, Tensor], taken: set[str]) -> tuple[Operator, ...]:
+    """An operator as the graph knows it: an old Softmax over several axes has these joined before it and parted behind it.
+
+    New tensors and names are added to `tensors` and `taken`.
+    """
+    if op.op_type not in ("Softmax", "LogSoftmax") or opset >= _OF_ONE_AXIS:
+        return (op,)
+    shape = tensors[op.inputs[0]].shape
+    axis = op.integer("axis", 1)
+    axis += len(shape) * (axis < 0)
+    together = [i for i in range(axis, len(shape)) if shape[i] > 1]
+    if len(together) < 2:  # the others make no difference
+        return (replace(op, attributes=MappingProxyType({"axis": together[0] if together else axis})),)
+    matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+    joined, parted, before, behind = (
+        free(f"{name}:{told}", taken) for name in (op.outputs[0], op.name) for told in ("joined", "parted")
+    )
+    for name in (joined, parted):
+        tensors[name] = Tensor(name, matrix, tensors[op.inputs[0]].dtype)
+    taken |= {joined, parted, before, behind}
+    return (
+        Operator(before, "Reshape", op.inputs, (joined,), attributes=MappingProxyType({"shape": matrix})),
+        replace(op, inputs=(joined,), outputs=(parted,), attributes=MappingProxyType({"axis": 1})),
+        Operator(behind, "Reshape", (parted,), op.outputs, attributes=MappingProxyType({"shape": shape})),
+    )
+
+
 def recognised(
     operators: Sequence[Operator], tensors: Mapping[str, Tensor], constants: Mapping[str, TensorProto], outputs: Sequence[str]
 ) -> tuple[Operator, ...]:
-    """Return the operators, with one in place of those that are a GELU or a layer normalisation.
-
-    Args:
-        operators: of a graph, in topological order.
-        tensors: all tensors.
-        constants: initialisers; only single numbers are looked at.
-        outputs: of the graph.
-    """
+    """Return the operators of a graph, with one in place of those that are a GELU or a layer normalisation."""
     if not {"Erf", "Tanh", "Sqrt"} & {op.op_type for op in operators}:
         return tuple(operators)
     found = _Patterns(operators, tensors, constants)
