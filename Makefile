@@ -26,7 +26,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-committed test-all test-isa test-sanitised test-slow coverage lint report docs results-page operators-page schema bench distil relock wire native \
+.PHONY: help environment dev-environment lock reproduce tables test test-committed test-all test-isa test-sanitised test-slow coverage lint report docs results-page operators-page schema bench distil relock wire native \
 	clean place repository
 
 help: ## show this text
@@ -111,9 +111,6 @@ schema: environment ## write config/schema again: of params.yaml, of the lines b
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and a plan beside a busy loop
 	edgeplan device check $(DEVICE)
 	python -m pytest -m slow -s tests/end_to_end/test_speed.py tests/runtime/test_shared_cores.py
-
-protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
-	python -m edgeplan.support.protocols
 
 relock: repository report ## note the present files in dvc.lock, once it is clear that no result changes by them
 	python workflow/scripts/relock.py

@@ -93,7 +93,6 @@ def add_toy_chapter(workspace: Workspace) -> None:
     with (workspace.folder / "params.yaml").open("a") as params:
         params.write(yaml.safe_dump({"toy": {"on": [DEVICE], "sizes": [1000, 20000, 3000], "lanes": 2}}))
     for generator in (
-        ("-m", "edgeplan.support.protocols"),
         ("-m", "edgeplan.chapters.wiring"),
         ("workflow/scripts/params_schema.py",),
     ):

@@ -17,7 +17,7 @@ from edgeplan.engines import registry
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.registry import ENGINES, SETTINGS, engine_class, engine_protocol, setting_protocol
 from edgeplan.errors import DeviceError
-from edgeplan.support.protocols import PROTOCOLS
+from edgeplan.support.store import Protocol
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -109,7 +109,7 @@ def test_an_engine_of_another_package_stands_beside_ours(folder: Path) -> None:
     assert engine_class("tiny")(EngineSettings()).version() == "1.0"
     assert engine_protocol("measure", "tiny").name == "tiny/1"
     assert setting_protocol("tiny").name == "tiny-cold/1"
-    assert engine_protocol("measure", "onnxruntime") == PROTOCOLS["measure/onnxruntime"]
+    assert engine_protocol("measure", "onnxruntime") == Protocol("onnxruntime/2", ("a29787b50778deab",))
     file = folder / "mine.yaml"
     shipped = yaml.safe_load((Path(__file__).parents[2] / "config/devices/cpu-onnxruntime.yaml").read_text())
     file.write_text(yaml.safe_dump({**shipped, "name": "mine", "engine": "tiny", "options": {}}))

@@ -17,8 +17,8 @@ from edgeplan.chapters.cold_start.gpu.page import (
     gpu_metrics,
     least_ms,
 )
+from edgeplan.chapters.cold_start.settings import GPU_PROTOCOL
 from edgeplan.chapters.cold_start.stages.cold_gpu import COLUMNS
-from edgeplan.support.protocols import protocol
 
 #: Cold and later times (ms) of each plan of the two models.
 _TIMES = {
@@ -100,7 +100,7 @@ def test_the_page_is_written_also_of_one_model_that_did_not_run(tmp_path: Path) 
 
 def test_starts_by_an_earlier_protocol_are_named() -> None:
     starts = _starts()
-    now, before = starts.assign(protocol=protocol("cold_gpu").name), starts.assign(protocol=protocol("cold_gpu").earlier[0])
+    now, before = starts.assign(protocol=GPU_PROTOCOL.name), starts.assign(protocol=GPU_PROTOCOL.earlier[0])
     assert not any("earlier protocol" in told for told in findings(_evidence(now)))
     mixed = pd.concat([now[now["model"] == "one"], before[before["model"] != "one"]])
     (told,) = (told for told in findings(_evidence(mixed)) if "earlier protocol" in told)

@@ -19,6 +19,7 @@ import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects  # noqa: F401  a fixture
 
 from edgeplan.devices.config import DeviceFile
+from edgeplan.engines.registry import engine_protocol
 from edgeplan.errors import BusyError, DeviceError, FormatError, NoiseError, StoreError
 from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement import local
@@ -26,7 +27,6 @@ from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import lock_path, machine_lock
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.progress import BudgetProgress
-from edgeplan.support.protocols import protocol
 from edgeplan.support.store import STORED_ROWS_ONLY
 
 
@@ -272,12 +272,12 @@ def test_stored_rows_only_uses_any_machines_rows_and_never_measures(tmp_path: Pa
 
 
 def test_stored_rows_are_those_of_a_readable_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    present = protocol("measure/onnxruntime")
+    present = engine_protocol("measure", "onnxruntime")
 
     def measured_by(name: str, *earlier: str) -> None:
         known = replace(present, name=name, earlier=earlier)
         monkeypatch.setattr(
-            bench_module, "engine_protocol", lambda face, engine: known if face == "measure" else protocol(f"{face}/{engine}")
+            bench_module, "engine_protocol", lambda face, engine: known if face == "measure" else engine_protocol(face, engine)
         )
 
     keys = []

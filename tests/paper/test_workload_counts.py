@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from counts import macs, parameters
-from edgeplan.chapters.code import PACKAGE, imported
 from edgeplan.chapters.registry import STAGES
 from edgeplan.graph.ir import Graph
+from edgeplan.support.sources import PACKAGE, imported
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.registry import WORKLOADS, recurrent_language_model
 from edgeplan.workloads.transformers import bert, gpt2, vit

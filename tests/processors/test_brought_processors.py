@@ -304,8 +304,7 @@ def test_what_is_missing_is_told(workspace: Path) -> None:
 
 
 @pytest.mark.texts
-def test_a_processor_of_this_package_is_named_in_two_files_besides_its_own() -> None:
-    """The registry, and the protocols of the chapters that keep rows of it; those of its engine are for models by itself."""
+def test_a_processor_of_this_package_is_named_in_one_file_besides_its_own() -> None:
     package = Path(edgeplan.__file__).parent
     own = [package / name for name in ("opencl", "engines/opencl", "processors/opencl.py")]
     own += [package / name for name in ("cuda", "engines/cuda", "processors/cuda.py")]  # which runs the same kernels
@@ -316,8 +315,7 @@ def test_a_processor_of_this_package_is_named_in_two_files_besides_its_own() -> 
         for path in package.rglob("*.py")
         if not any(path.is_relative_to(one) for one in own) and "opencl" in _names(path)
     }
-    rows_of = ("cold_start", "partition")
-    assert naming - {"support/protocols.py"} == {"engines/registry.py", *(f"chapters/{one}/protocols.py" for one in rows_of)}
+    assert naming == {"engines/registry.py"}
 
 
 def _names(path: Path) -> set[str]:

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from edgeplan.chapters.base import Stage, covered, load
-from edgeplan.chapters.code import NEUTRAL, imported
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, merged_figures, parts_of_report, rebuilt
 from edgeplan.chapters.running import CHECK, arguments
 from edgeplan.chapters.wiring import written
 from edgeplan.errors import ParamsError
 from edgeplan.reporting.page import caption
+from edgeplan.support.sources import NEUTRAL, imported
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
@@ -35,7 +35,10 @@ VALUES = yaml.safe_load((ROOT / "params.yaml").read_text())
 
 @pytest.mark.parametrize("path", sorted(written()), ids=str)
 def test_what_is_made_from_the_stages_is_current(path: Path) -> None:
-    assert written()[path] == (ROOT / path).read_text(), "run `make wire`"
+    assert written()[path] == (ROOT / path).read_text(), (
+        "if numbers that a stage measures may differ, give their protocol a new name (in words: 'onnxruntime/2') and "
+        "CHANGELOG.md a line; then, or if none can: make wire, make relock"
+    )
 
 
 def test_names_of_stages_are_each_used_once() -> None:

@@ -15,7 +15,6 @@ from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.params import load_params
 from edgeplan.support.frames import read_parquet
-from edgeplan.support.protocols import protocol
 
 ROOT = Path(__file__).parents[3]
 STORED, ENVIRONMENT = "data/rows/cpu-onednn/memory", "results/cpu-onednn/memory/environment.json"
@@ -39,7 +38,7 @@ class Workspace:
         """Keep a row of a case that was measured again."""
         row = pd.DataFrame([{"model": model, "case": case, **values}]).reindex(columns=[*COLUMNS, "measured_at", "machine"])
         kept = stage._kept_again(self.folder / "rows")
-        key = stage._key(model, self.params.seed, self.params.memory, protocol("memory").name)
+        key = stage._key(model, self.params.seed, self.params.memory, stage.PROTOCOL.name)
         kept.commit({f"{key}-{case}-{at}": row})
         kept.merge()
 

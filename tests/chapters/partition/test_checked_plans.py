@@ -337,7 +337,7 @@ def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path:
     monkeypatch.setattr(partition_checked._Run, "_is_due", lambda *_: False)
 
     def run_stage() -> tuple[list[str], pd.DataFrame]:
-        stores = {name: PartitionRows(tmp_path, [name], CHECKED, "partition_checked") for name in ("here", "there")}
+        stores = {name: PartitionRows(tmp_path, [name], CHECKED, partition_checked.PROTOCOL) for name in ("here", "there")}
         stage = partition_checked._Run(pair, params, stores, tmp_path / "work")
         for where, name, protocol, slow in (
             ("there", "resnet18", "partition-checked/5", 1.1),
@@ -387,7 +387,7 @@ def test_rows_of_a_pair_that_is_another_machine_each_time_are_of_its_kind() -> N
     assert machine_kind(machine) == machine_kind(machine | same)
     stored = PartitionRows(
         ROOT / "data/rows/pair-h200-8sm/partition_checked", next(iter(identities(recorded, other).values()))[0], CHECKED,
-        "partition_checked",
+        partition_checked.PROTOCOL,
     )  # fmt: skip
     partition = yaml.safe_load(PARAMS_FILE.read_text())
     s = partition["partition"]

@@ -17,7 +17,7 @@ NAMES = (
 
 
 def chapter_modules(name: str) -> Iterator[ModuleType]:
-    """Yield the modules of a name in the chapters' folders, where they have one: `commands`, `protocols`."""
+    """Yield the modules of a name in the chapters' folders, where they have one: `chapter`, `commands`."""
     for chapter in NAMES:
         if (Path(__file__).parent / chapter / f"{name}.py").is_file():
             yield import_module(f"edgeplan.chapters.{chapter}.{name}")

@@ -134,7 +134,7 @@ def _makes(stage: Stage, path: str) -> Mapping[str, str] | None:
 
 def _require_wired(stage: Stage) -> None:
     """Refuse to build for DVC what it would note as made by the code that `make wire` has seen, where the code is another."""
-    if code_digest(stage) != noted_code().get(stage.name):
+    if code_digest(stage.module) != noted_code().get(stage.name):
         raise ParamsError(
             f"the code of stage {stage.name} is not the one that {CODE} names, by which DVC tells what is current",
             where=stage.function.partition(":")[0],

@@ -11,10 +11,11 @@ from typing import Any
 import yaml
 
 from edgeplan.chapters.base import Chapter, Stage, covered
-from edgeplan.chapters.code import CODE, PACKAGE, ROOT, code_digest, digest, imported
+from edgeplan.chapters.code import CODE, code_digest
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES
 from edgeplan.chapters.running import CHECK
 from edgeplan.support.files import write_text
+from edgeplan.support.sources import PACKAGE, ROOT
 
 #: What is in git, and stays there until there is something to put in its place.
 _KEPT: Mapping[str, bool] = {"cache": False, "persist": True}
@@ -55,7 +56,7 @@ def written() -> dict[Path, str]:
     rules[Path("workflow/rules/report.smk")] = _RULES_HEAD.format(
         title="the report", source="workflow/edgeplan/chapters/registry.py"
     ) + _rule(REPORT, ["[] if CURRENT else list(parts_of_report(config))"], outputs)
-    code = {CHECK: digest(imported("edgeplan.chapters.check"))} | {stage.name: code_digest(stage) for stage in STAGES}
+    code = {CHECK: code_digest("edgeplan.chapters.check")} | {stage.name: code_digest(stage.module) for stage in STAGES}
     return {Path("dvc.yaml"): document(), **rules, CODE: json.dumps(code, indent=1) + "\n"}
 
 

@@ -70,8 +70,10 @@ class Description:
         install: the command that installs it.
         session: its subclass of `engines.base.Engine` as `module:Class`; "" where it is started cold alone.
         settings: settings that can be started cold, by name.
-        protocols: names of its measuring protocols, by face ("measure", "mapping", "cold"). Engines of this package have
-            theirs in `support.protocols`.
+        protocols: names of its measuring protocols, by face: "measure", times of models and kernels (since 2 interrupted runs
+            do not count); "mapping", which operators a node holds that the engine counts; "cold" (since 2 a file that imports
+            the engine alone starts it).
+        earlier: names of earlier ones whose rows tables may be built from, too, by face.
         processor: its subclass of `runtime.processor.Processor` as `module:Class`; "" where it is no processor of pairs.
         wheels: packages that its libraries come in, which a board of its own is given; none where that cannot be done.
         architectures: processors that these packages are there for.
@@ -83,6 +85,7 @@ class Description:
     session: str = ""
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
     protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    earlier: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     processor: str = ""
     wheels: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ("x86_64", "aarch64")

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from edgeplan.engines.base import Engine
 from edgeplan.engines.description import Description, Setting, imported
 from edgeplan.errors import DeviceError
-from edgeplan.support.protocols import Protocol, protocol
+from edgeplan.support.store import Protocol
 from edgeplan.support.subprocesses import program_command, run
 
 log = logging.getLogger(__name__)
@@ -138,10 +138,15 @@ def engine_protocol(face: str, engine: str) -> Protocol:
         face: "measure", "mapping" or "cold".
         engine: its name.
     """
-    described = None if engine in _own() else _brought().get(engine)
-    if described is not None and face in described.protocols:
-        return Protocol(described.protocols[face], ())
-    return protocol(f"{face}/{engine}")
+    known = _own()
+    described = known[engine] if engine in known else _brought().get(engine)
+    if described is None or face not in described.protocols:
+        raise DeviceError(
+            f"there is no measuring protocol '{face}/{engine}'",
+            where="edgeplan.engines.registry",
+            next_step="name one in the protocols of the engine's Description",
+        )
+    return Protocol(described.protocols[face], described.earlier.get(face, ()))
 
 
 def owner(name: str) -> Description:

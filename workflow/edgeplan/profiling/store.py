@@ -23,8 +23,7 @@ from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.runtime.library import LibraryInfo
 from edgeplan.support.files import read_json, write_atomically
 from edgeplan.support.machine import fingerprint
-from edgeplan.support.protocols import protocol
-from edgeplan.support.store import FORMAT_VERSION, FileFormat, KeyedStore, identity_file, journal_of, key_of
+from edgeplan.support.store import FORMAT_VERSION, FileFormat, KeyedStore, Protocol, identity_file, journal_of, key_of
 
 _SCHEMA = pa.schema(
     [
@@ -39,6 +38,8 @@ _SCHEMA = pa.schema(
     ],
     metadata={"edgeplan_cold_rows": str(FORMAT_VERSION)},
 )
+#: Since 3 sessions are native, and raw weights are transformed without the interpreter.
+PROTOCOL = Protocol("profile/3", ("aeed753171347bb1",))
 _MAX_STEPS_PER_FILE = 200
 _NEXT_TO_NONE = 0.02
 #: A stage of rows that is no time: the share of the other stages that have disturbed samples only; absent where none has.
@@ -137,7 +138,7 @@ def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict
         "big_cores": list(cores.big),
         "measured_classes": cores.classes,
         "settings": settings.key_fields(),
-        "sources": protocol("profile").name,
+        "sources": PROTOCOL.name,
     }
 
 

@@ -40,6 +40,28 @@ def stored_rows_only() -> bool:
     return bool(os.environ.get(STORED_ROWS_ONLY))
 
 
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A protocol names a way of measuring or computing: what a stored number means, without looking at source files.
+
+    Rows are keyed by its name. A change to the code that cannot change numbers leaves the name, and every stored row is found
+    again; a change that can gets a new name, in words (`onnxruntime/2`), and a line in the changelog. Names of hexadecimal
+    digits are those of rows that were stored when keys held digests of sources.
+
+    Attributes:
+        name: part of the keys of rows.
+        earlier: names whose shipped rows tables may be built from, too; what is measured anew never counts as theirs.
+    """
+
+    name: str
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Return all names that tables may be built from, the present one first."""
+        return (self.name, *self.earlier)
+
+
 def nothing_stored(what: str, folder: Path) -> StoreError:
     """Make the error where nothing may be measured and something is not stored.
 

@@ -17,8 +17,7 @@ from edgeplan.chapters.toy.settings import ToySettings
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.page import ChapterPage, write_chapter
 from edgeplan.support.files import write_json
-from edgeplan.support.protocols import protocol
-from edgeplan.support.store import Journal
+from edgeplan.support.store import Journal, Protocol
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,7 @@ class Evidence:
     sorted: pd.DataFrame
 
 
+PROTOCOL = Protocol("toy/1")
 #: Every table by id.
 TABLES: Mapping[str, kit.TableSpec[Evidence]] = kit.registry(
     kit.TableSpec("sorting", "Sorting", lambda e: e.sorted, ("sorted.sort_ms",)),
@@ -62,4 +62,4 @@ def sort_ms(size: int, seed: int) -> float:
 
 
 def _key(device: str, size: int, seed: int) -> str:
-    return hashlib.sha256(json.dumps([protocol("toy").name, device, size, seed]).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([PROTOCOL.name, device, size, seed]).encode()).hexdigest()[:12]

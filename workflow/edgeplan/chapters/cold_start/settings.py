@@ -10,8 +10,11 @@ from edgeplan.chapters.base import ChapterParams, DeviceName, Section
 from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, OPTIMAL
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.measurement.process.job import State
+from edgeplan.support.store import Protocol
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
+#: Cold starts on GPUs. Since 3 weights go up in one go, and kernels are one program; since 4 stock engines start alone.
+GPU_PROTOCOL = Protocol("cold-gpu/4", ("cold-gpu/3", "cold-gpu/1"))
 _Count = Annotated[int, Field(ge=1, le=1000)]
 
 

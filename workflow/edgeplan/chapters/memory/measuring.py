@@ -35,10 +35,12 @@ from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import StreamRun, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.streaming.halves import BF16, F32, Stored
-from edgeplan.support.protocols import protocol
+from edgeplan.support.store import Protocol
 from edgeplan.support.tensors import relative_error
 from edgeplan.support.workers import ColdRunError, answered
 
+#: Since 2 a stock engine is started by a file that imports it alone.
+_STOCK = Protocol("memory-stock/2")
 #: The case of the study's rows; their setting says how weights are stored.
 CASE = "bf16"
 _KINDS: tuple[Stored, ...] = (F32, BF16)
@@ -308,7 +310,7 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     s, default = settings, settings.settings[0]
     plans = {"default": default, "alternations": s.alternations}
     shares = plans | {"shares": s.shares}
-    by = {"by": protocol("memory_stock").name}
+    by = {"by": _STOCK.name}
     found = [
         RowsPart(f"stock {name}", partial(_stock, setting=name), Needs(4, s.runs), by, earlier=({},)) for name in s.settings
     ]

@@ -12,4 +12,5 @@ ENGINE = Description(
     wheels=("cuda-bindings", "nvidia-cuda-nvrtc", "onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
     gpu=True,
+    protocols={"measure": "cuda/1", "mapping": "cuda-nodes/1"},
 )

@@ -18,4 +18,6 @@ ENGINE = Description(
             ),
         }
     ),
+    protocols={"cold": "cold-litert/2"},
+    earlier={"cold": ("38a27a1e51f5f6ab",)},
 )

@@ -26,4 +26,6 @@ ENGINE = Description(
             ),
         }
     ),
+    protocols={"cold": "cold-ncnn/2"},
+    earlier={"cold": ("eb572db824d755cd",)},
 )

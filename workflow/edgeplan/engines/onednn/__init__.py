@@ -39,4 +39,7 @@ ENGINE = Description(
     processor="edgeplan.processors.onednn:OnednnProcessor",
     wheels=("onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
+    # since measure 3 Python calls no step; since cold 3 our sessions are native, with nothing to set up
+    protocols={"measure": "onednn/3", "mapping": "0e25a4e4", "cold": "cold-onednn/3"},
+    earlier={"measure": ("47e305f54f670757",), "cold": ("21273a43a0c6e429",)},
 )

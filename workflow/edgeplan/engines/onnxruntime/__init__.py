@@ -62,4 +62,6 @@ ENGINE = Description(
         }
     ),
     wheels=("onnxruntime",),
+    protocols={"measure": "onnxruntime/2", "mapping": "2e4960ae", "cold": "cold-onnxruntime/2"},
+    earlier={"measure": ("a29787b50778deab",), "cold": ("d1fde67e447a6f2c",)},
 )

@@ -11,4 +11,5 @@ ENGINE = Description(
     "pip install --force-reinstall 'onnxruntime-gpu[cuda,cudnn]'",
     "edgeplan.engines.onnxruntime_cuda.session:OnnxRuntimeOnGpu",
     architectures=("x86_64",),
+    protocols={"measure": "onnxruntime-cuda/1", "mapping": "onnxruntime-cuda-nodes/1"},
 )

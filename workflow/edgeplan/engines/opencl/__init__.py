@@ -11,4 +11,6 @@ ENGINE = Description(
     processor="edgeplan.processors.opencl:OpenclProcessor",
     wheels=("pyopencl", "pocl-binary-distribution", "onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
+    # since 2 the steps of a run take together what it takes unmarked, beside loads of the processor itself
+    protocols={"measure": "opencl/2", "mapping": "opencl-nodes/1"},
 )

@@ -24,4 +24,6 @@ ENGINE = Description(
         }
     ),
     wheels=("openvino",),
+    protocols={"measure": "openvino/2", "mapping": "260d8671", "cold": "cold-openvino/2"},
+    earlier={"measure": ("8c2223949c86d63f",), "cold": ("c74e47ce02c58d0c",)},
 )

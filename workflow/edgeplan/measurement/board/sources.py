@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
-from edgeplan.engines.registry import engine_protocol
-from edgeplan.support.protocols import digest
+from edgeplan.engines.registry import ENGINES, engine_protocol
+from edgeplan.support.sources import file_digest, imported
 
 
 @cache
 def sources_digest(engine: str) -> str:
-    """Return the digest of an engine's measuring and mapping protocols: their names and sources, as on this machine."""
-    found = [engine_protocol(face, engine) for face in ("measure", "mapping")]
-    told = "\n".join(f"{one.name} {digest(one.sources)}" for one in found)
-    return hashlib.sha256(told.encode()).hexdigest()
+    """Return the digest of what measures on an engine, as on this machine: names of protocols, and the modules imported."""
+    names = [engine_protocol(face, engine).name for face in ("measure", "mapping")]
+    modules = imported("edgeplan.measurement.local")
+    session = ENGINES[engine].session.partition(":")[0]
+    if session.startswith("edgeplan."):  # not of another package
+        modules |= imported(session)
+    return hashlib.sha256("\n".join([*names, *sorted(map(file_digest, modules))]).encode()).hexdigest()

@@ -16,12 +16,12 @@ from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.cold_start.planners.gpu import KEPT, KERNELS, OPTIMAL, STOCK, WARM
+from edgeplan.chapters.cold_start.settings import GPU_PROTOCOL
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport, FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend_above, name_axes
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, gap_max, geomean
 from edgeplan.reporting.page import CardOf
-from edgeplan.support.protocols import protocol
 
 CACHED, EVICTED = "cached", "evicted"
 #: Largest difference of outputs from the reference, relative to the largest magnitude.
@@ -230,7 +230,7 @@ def findings(e: GpuStartEvidence) -> tuple[str, ...]:
             "once a process, which no start below counts."
         )
     if "protocol" in e.starts.columns:
-        earlier = e.starts[e.starts["protocol"] != protocol("cold_gpu").name]
+        earlier = e.starts[e.starts["protocol"] != GPU_PROTOCOL.name]
         for name, rows in earlier.groupby("protocol"):
             told.append(f"By the earlier protocol {name} were started: {', '.join(dict.fromkeys(rows['model']))}.")
     failed = e.starts[e.starts["reason"] != ""].drop_duplicates(["model", "way", "reason"])

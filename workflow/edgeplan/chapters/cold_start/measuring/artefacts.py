@@ -15,15 +15,15 @@ from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import PrepareJob, PrepareResult, RunJob
 from edgeplan.support.files import files_sha256, read_json, write_text
 from edgeplan.support.machine import fingerprint
-from edgeplan.support.protocols import PACKAGE, protocol
-from edgeplan.support.protocols import digest as source_digest
-from edgeplan.support.store import key_of
+from edgeplan.support.sources import PACKAGE, digest
+from edgeplan.support.store import Protocol, key_of
 from edgeplan.support.workers import ColdRunError
 
 #: Why something was neither prepared nor run.
 OVER = "left out: the time for measuring cold starts was over"
 _RESULT = "prepared.json"
 _REFERENCE_SETTING = "onnxruntime"
+_DISK = Protocol("fa3e6948cb01cfb8")
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ class ArtefactStore:
 
 def protocol_of(name: str) -> str:
     """Return the name of the protocol by which runs of a setting are timed ("" for the probe of the disk)."""
-    return setting_protocol(name).name if name else protocol("cold/disk").name
+    return setting_protocol(name).name if name else _DISK.name
 
 
 def _converters_digest(name: str) -> str:
     """Return the digest of the code that builds a setting's artefacts; "" for an engine of another package."""
-    folder = f"engines/{owner(name).name}"
-    return source_digest((folder, "engines/cold.py")) if (PACKAGE / folder).is_dir() else ""
+    folder = PACKAGE / "engines" / owner(name).name
+    return digest([*folder.rglob("*.py"), folder.with_name("cold.py")]) if folder.is_dir() else ""
 
 
 def _stored(document: Path) -> PrepareResult | None:

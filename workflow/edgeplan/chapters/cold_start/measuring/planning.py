@@ -39,16 +39,17 @@ from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.support.files import write_text
-from edgeplan.support.protocols import digest as source_digest
-from edgeplan.support.protocols import protocol
+from edgeplan.support.sources import digest, imported
 from edgeplan.support.stamps import stamp as file_stamp
-from edgeplan.support.store import key_of
+from edgeplan.support.store import Protocol, key_of
 from edgeplan.support.table_store import TableStore
 
 if TYPE_CHECKING:
     from edgeplan.measurement.references import ReferenceTimes
 
-
+#: How models run; since 4 sessions are native.
+RUNTIME = Protocol("runtime/4", ("1897c2256586d160",))
+_PLANS = Protocol("d26aa98db46a6227")
 _MARK = "built.txt"
 _WARM = "warm"  # Figure 6 draws it over the number of cores
 #: Model, plan and threads.
@@ -145,7 +146,7 @@ class Tools:
             folder: where to build.
         """
         # plan folders know the model file by its stamp; one that other code built is built again, whatever the protocol says
-        built_by = source_digest(protocol("runtime").sources)
+        built_by = digest(imported(build_plan_folder.__module__))
         stamp = key_of([plan.model_dump(mode="json"), built_by, file_stamp(model.path.stat())])
         mark = folder / _MARK
         if not mark.is_file() or mark.read_text() != stamp:
@@ -158,7 +159,7 @@ class Tools:
 
 def plan_version(plan: Plan, library: str) -> str:
     """Return the engine's version in the keys of a plan's runs: the library, the plan and the runtime's protocol."""
-    return f"{library}+{key_of([plan.model_dump(mode='json'), protocol('runtime').name])}"
+    return f"{library}+{key_of([plan.model_dump(mode='json'), RUNTIME.name])}"
 
 
 #: Of kept plans: the document is JSON.
@@ -235,7 +236,7 @@ def planned_once(
     come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
     # False: that nothing is measured while planning, as the keys of all stored plans say
     parts: list[object] = [variant.planner, come, variant.costs, False, (search.gap, search.time_limit_s), costs]
-    parts += [{field: getattr(target, field) for field in target.__slots__}, protocol("plan").name]
+    parts += [{field: getattr(target, field) for field in target.__slots__}, _PLANS.name]
     key = f"{Path(target.model).stem}-{name}-{target.threads}-{key_of(parts)}"
     if (found := plans.get(key)) is not None:
         return plan_of(found["document"].iloc[0], key)

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.cold_start.gpu.planned import GpuPlan, GpuPlanning, planning_on, upload_mb_per_s
-from edgeplan.chapters.cold_start.settings import ColdStartParams, GpuStartSettings
+from edgeplan.chapters.cold_start.settings import GPU_PROTOCOL, ColdStartParams, GpuStartSettings
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
@@ -38,7 +38,6 @@ from edgeplan.runtime.gpu_program import CODE_NAME, DeviceSpec, GpuProgram
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
 from edgeplan.support.machine import environment, fingerprint
-from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
 from edgeplan.support.table_store import table_store
 from edgeplan.support.tensors import relative_error
@@ -219,7 +218,7 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
     with watched(rows, ()):
         for name in settings.models:
             what = settings.model_dump(exclude={"devices", "models", "lock_timeout_seconds"})
-            names = protocol("cold_gpu").readable if stored_rows_only() else (protocol("cold_gpu").name,)
+            names = GPU_PROTOCOL.readable if stored_rows_only() else (GPU_PROTOCOL.name,)
             keys = {one: key_of([one, about["identity"], name, params.seed, what], 16) for one in names}
             measured_by = next((one for one in names if all(s.get(keys[one]) is not None for s in stores.values())), names[0])
             key = keys[measured_by]

@@ -16,7 +16,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, TABLE2_CONV
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, measure_all, shared_journal
-from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, Planning, Tools
+from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, RUNTIME, Planning, Tools
 from edgeplan.chapters.cold_start.settings import ColdStartParams
 from edgeplan.devices.config import load_device
 from edgeplan.graph.builder import GraphBuilder
@@ -37,7 +37,6 @@ from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.machine import environment
-from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
 from edgeplan.support.table_store import TableStore, table_store
 from edgeplan.support.tensors import read_outputs, relative_error
@@ -48,7 +47,7 @@ CHECK_COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")
 
 def check_key(model: str, version: str, isa: str, seed: int, choices: int, threads: Sequence[int]) -> str:
     """Return the digest of all that decides a check: the model, the library, what is tried, and the runtime's protocol."""
-    return key_of([model, version, isa, seed, choices, *threads, protocol("runtime").name])
+    return key_of([model, version, isa, seed, choices, *threads, RUNTIME.name])
 
 
 def check_outputs(

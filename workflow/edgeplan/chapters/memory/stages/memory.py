@@ -36,12 +36,13 @@ from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.machine import environment
-from edgeplan.support.protocols import protocol
-from edgeplan.support.store import STORED_ROWS_ONLY, key_of, nothing_stored, stored_rows_only
+from edgeplan.support.store import STORED_ROWS_ONLY, Protocol, key_of, nothing_stored, stored_rows_only
 from edgeplan.support.table_store import TableStore, table_store
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
+#: Since 4 sessions are native.
+PROTOCOL = Protocol("memory/4", ("memory/2",))
 _WHEN = "measured_at"
 _SINGLE = "single layers"  # in the place of a model: models of one layer
 _MANY = ("layer", "adapted", "turn")  # cases of so many rows that a log does not name them
@@ -81,7 +82,7 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
         measured_now = _measure(wanted, params, kept, device=device, rows=rows, work=work)
     frames: list[pd.DataFrame] = []
     for name in dict.fromkeys(part.model for part in wanted):
-        keys = [_key(name, params.seed, settings, by) for by in protocol("memory").readable]
+        keys = [_key(name, params.seed, settings, by) for by in PROTOCOL.readable]
         found = _found(name, wanted, kept, keys)
         if found is None:
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
@@ -130,7 +131,7 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
             )
         )
     found.sort(key=lambda pair: not pair[1].bars)
-    by = protocol("memory").name
+    by = PROTOCOL.name
     common = [by, params.seed, settings.threads, settings.runs]
 
     def keys(name: str, part: RowsPart) -> tuple[str, ...]:

@@ -17,11 +17,12 @@ import pandas as pd
 
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
 from edgeplan.measurement.others import DISTURBED, Others, worth_again
-from edgeplan.support.protocols import protocol
-from edgeplan.support.store import key_of, stored_rows_only
+from edgeplan.support.store import Protocol, key_of, stored_rows_only
 from edgeplan.support.table_store import table_store
 
 log = logging.getLogger(__name__)
+#: Since 2 anchors in chains say how fast the machine was, and plans of EOP's models run in turn, one inference of each.
+PARTITION = Protocol("partition/3", ("partition/2",))
 #: When a row was measured, seconds since 1970.
 WHEN = "measured_at"
 #: The share of the processors' time that other work had meanwhile; no part of what a stage hands on.
@@ -93,7 +94,7 @@ class PartitionRows:
         folder: Path,
         identity: object,
         columns: Mapping[str, tuple[str, ...]] = COLUMNS,
-        protocol: str = "partition",
+        protocol: Protocol = PARTITION,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self.stores = {
@@ -157,7 +158,7 @@ class PartitionRows:
 
     def _keys(self, kind: str, what: object) -> dict[str, str]:
         """Key by protocol what is measured now, then what tables may be built from besides."""
-        return {name: key_of([name, kind, self.identity, what], 16) for name in protocol(self.protocol).readable}
+        return {name: key_of([name, kind, self.identity, what], 16) for name in self.protocol.readable}
 
     def merge(self, kind: str) -> None:
         """Bring rows that were added together in one file."""

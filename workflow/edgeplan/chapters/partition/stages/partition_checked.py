@@ -31,9 +31,13 @@ from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.progress import in_line
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
-from edgeplan.support.store import nothing_stored, stored_rows_only
+from edgeplan.support.store import Protocol, nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
+#: Of plans by a model's own sweep, and of all ways to run it on fresh runs. Since 2 what is moved is part of the costs, since 3
+#: ways near to each other are opened twice before one is chosen, since 4 no GPU notes when its kernels run, and since 5 the
+#: host's threads stay awake until its next step.
+PROTOCOL = Protocol("partition-checked/5", ("partition-checked/4", "partition-checked/3", "partition-checked/2"))
 #: New processes that run a plan later, and turns of each.
 _PROCESSES, _TURNS = 3, 5
 
@@ -131,7 +135,7 @@ def measure_checked(params: PartitionParams, *, pair_path: Path, rows: Path, wor
     with watched(rows, pair.cores):
         about = about_pair(pair, rows)
         known = identities(pair, about)
-        stores = {name: PartitionRows(rows, own, CHECKED, "partition_checked") for name, (own, _) in known.items()}
+        stores = {name: PartitionRows(rows, own, CHECKED, PROTOCOL) for name, (own, _) in known.items()}
         run = _Run(pair, params, stores, folder)
         if not stored_rows_only():
             run.go()

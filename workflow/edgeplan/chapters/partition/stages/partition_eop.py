@@ -51,13 +51,14 @@ from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
-from edgeplan.support.store import nothing_stored, stored_rows_only
+from edgeplan.support.store import Protocol, nothing_stored, stored_rows_only
 from edgeplan.support.tensors import relative_error
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
 #: A way with where it runs each step.
 Planned = tuple[Way, Sequence[Assignment]]
 log = logging.getLogger(__name__)
+PROTOCOL = Protocol("eop/3", ("eop/2",))
 #: Columns of each kind of stored rows.
 COLUMNS = {
     "sampled": ("size", "side", "us"),
@@ -95,7 +96,7 @@ class _Run:
     def __init__(self, pair: PairFile, params: PartitionParams, rows: Path, folder: Path, predictors: PairPredictors) -> None:
         self.predictors, self.settings, self.seed = predictors, params.partition.eop, params.seed
         self.pair, self.folder, self._path, self._about = pair, folder, rows, about_pair(pair, rows)
-        self.rows = PartitionRows(rows, self._about["identity"], COLUMNS, "eop", params.partition.lock_timeout_seconds)
+        self.rows = PartitionRows(rows, self._about["identity"], COLUMNS, PROTOCOL, params.partition.lock_timeout_seconds)
 
     def go(self) -> None:
         """Measure in the order in which one needs the other; then what was measured goes into one file of each kind."""

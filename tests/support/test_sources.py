@@ -1,34 +1,36 @@
-"""Keys of shipped rows, computed by the present code, find every row: no refactoring may lose one."""
+"""Keys of shipped rows, computed by the present code, find every row; and what counts in digests of sources."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from shipped_params import PARAMS_FILE
 
+from edgeplan.chapters.cold_start.measuring import planning
 from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, plan_version
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, run_key
+from edgeplan.chapters.cold_start.stages import cold_start as stage
 from edgeplan.chapters.cold_start.stages.cold_start import CHECK_COLUMNS, check_key
 from edgeplan.chapters.params import load_params, params_on
 from edgeplan.devices.config import load_device
-from edgeplan.engines.registry import ENGINES
-from edgeplan.errors import DeviceError
+from edgeplan.engines import registry
+from edgeplan.engines.registry import ENGINES, engine_protocol
 from edgeplan.measurement.bench import row_key
 from edgeplan.measurement.settings import MeasurementSettings, node_settings
 from edgeplan.planning.document import Plan, plan_of
+from edgeplan.profiling import store
 from edgeplan.profiling.settings import ProfileSettings, cores_of
 from edgeplan.profiling.store import identity
 from edgeplan.runtime.library import LibraryInfo
-from edgeplan.support import protocols
+from edgeplan.support import sources
 from edgeplan.support.frames import read_parquet
-from edgeplan.support.protocols import LOCK, PROTOCOLS, digest, essence, protocol, written
-from edgeplan.support.store import key_of
+from edgeplan.support.sources import essence
+from edgeplan.support.store import Protocol, key_of
 from edgeplan.support.table_store import table_store
 
 ROOT = Path(__file__).parents[2]
@@ -37,15 +39,6 @@ ROWS = ROOT / "data/rows"
 COLD = ROWS / "cpu-onednn/cold_start"
 #: The plan that each of the chapter's own settings runs where the run's name holds none.
 PLANS = {"edgeplan": "optimal", "edgeplan-evicted": "evicted"}
-
-
-@pytest.mark.texts
-def test_what_decides_a_number_is_what_the_lock_says() -> None:
-    changed = [what for what, now in written().items() if json.loads(LOCK.read_text()).get(what) != now]
-    assert not changed, (
-        f"the sources behind {', '.join(changed)} have changed. If numbers may differ, give each a new name in "
-        "support/protocols.py (in words: 'onnxruntime/2') with a line in CHANGELOG.md; then, or if none can: make protocols"
-    )
 
 
 @pytest.mark.committed
@@ -60,7 +53,7 @@ def test_rows_of_kernels_and_models_are_found(device: str, stage: str) -> None:
     described = load_device(ROOT / f"config/devices/{device}.yaml")
     (stored,) = shipped(ROWS / device / stage)
     known = json.loads(stored.read_text())
-    measured_by, mapped_by = (protocol(f"{what}/{described.engine}") for what in ("measure", "mapping"))
+    measured_by, mapped_by = (engine_protocol(face, described.engine) for face in ("measure", "mapping"))
     measured = params_on(PARAMS, ROOT / f"config/devices/{device}.yaml").model_dump()["measurement"]
     settings = MeasurementSettings.model_validate(measured)
     own = node_settings(settings) if stage == "sampling" else settings
@@ -81,8 +74,14 @@ def shipped(folder: Path) -> list[Path]:
 @pytest.fixture
 def _as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the protocols by which the shipped rows were measured."""
-    earliest = {what: replace(p, name=p.readable[-1]) for what, p in PROTOCOLS.items()}
-    monkeypatch.setattr(protocols, "PROTOCOLS", earliest)
+    known = registry.engine_protocol
+    monkeypatch.setattr(registry, "engine_protocol", lambda face, engine: earliest(known(face, engine)))
+    for module, name in ((store, "PROTOCOL"), (planning, "RUNTIME"), (stage, "RUNTIME")):
+        monkeypatch.setattr(module, name, earliest(getattr(module, name)))
+
+
+def earliest(protocol: Protocol) -> Protocol:
+    return Protocol(protocol.readable[-1])
 
 
 #: Settings and plans that are measured no more, whose rows stay.
@@ -156,17 +155,12 @@ def test_profiles_and_checks_are_found() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_has_protocols(engine: str) -> None:
-    for what in ("measure", "mapping"):
-        assert all(digest((source,)) for source in protocol(f"{what}/{engine}").sources)
+    assert all(engine_protocol(face, engine).name for face in ("measure", "mapping"))
 
 
-def test_an_unknown_protocol_is_named() -> None:
-    with pytest.raises(DeviceError, match="no measuring protocol 'measure/none'"):
-        protocol("measure/none")
-
-
-def test_names_of_protocols_are_each_used_once() -> None:
-    names = [name for what, p in PROTOCOLS.items() for name in p.readable]
+def test_names_of_engines_protocols_are_each_used_once() -> None:
+    faces = [(face, name) for name in registry._OWN for face in registry._own()[name].protocols]
+    names = [name for face, engine in faces for name in engine_protocol(face, engine).readable]
     assert len(names) == len(set(names))
 
 
@@ -211,3 +205,19 @@ def test_literals_that_look_like_comments_or_imports_stay() -> None:
 )
 def test_names_and_literals_count(before: str, after: str) -> None:
     assert essence(SOURCE.replace(before, after)) != essence(SOURCE)
+
+
+def test_words_and_places_of_code_are_no_part_of_its_digest(tmp_path: Path) -> None:
+    def digest(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        sources.file_digest.cache_clear()
+        return sources.digest([path])
+
+    first = digest("a/one.py", '"""Words."""\n\nX = 1\n')
+    assert digest("b/two.py", '"""Other words."""\n\nX = 1  # and more\n') == first
+    assert digest("b/two.py", "X = 2\n") != first
+    (tmp_path / "a/kernel.cl").write_text("x")
+    sources._beside.cache_clear()
+    assert digest("a/one.py", "X = 1\n") != first
