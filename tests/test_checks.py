@@ -22,8 +22,8 @@ from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.planning.document import Plan
 from edgeplan.runs import run
 from edgeplan.runtime import candidates
+from edgeplan.runtime.candidates import exact_kernels
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.exact_bytes import exact_kernels
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, allowed_error, relative_error
 

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime import constants
-from edgeplan.runtime.cold_program import ColdProgram, ModelFile, cold_program
+from edgeplan.runtime import constants, loops
+from edgeplan.runtime.dnnl import Dims
 from edgeplan.runtime.library import LibraryInfo
 from edgeplan.runtime.linking import LinkedStep, RawWeight
-from edgeplan.runtime.native import words
 from edgeplan.runtime.native_session import NativeSession, open_session
+from edgeplan.runtime.packed_programs import ColdProgram, ModelFile, cold_program
 from edgeplan.runtime.program_file import MEMORY_KIND, PROGRAM_BIN, Border, Section, border_row, checksum, packed
-from edgeplan.runtime.signatures import Dims
 from edgeplan.runtime.tape import DESCRIPTORS, ENGINE, Given, Tape, Written, handle, number, record_sections
 from edgeplan.support.machine import machine_text
 from edgeplan.support.stamps import stamp
@@ -148,7 +147,7 @@ class Chain:
 def _tape(steps: int, later: int = 0, implementation: str = "fake:second") -> Tape:
     """A primitive of each step, then those of later runs, and a memory behind each step and before the first."""
     tape = Tape()
-    shape = (number(1), Given(words.CONSTANT, bytes(Dims(VALUES))), number(constants.F32), number(_TAG))
+    shape = (number(1), Given(loops.CONSTANT, bytes(Dims(VALUES))), number(constants.F32), number(_TAG))
     values = handle(DESCRIPTORS, tape.descriptor("dnnl_memory_desc_create_with_tag", *shape))
     attributes = tape.attributes()
     for k, threads in enumerate((*[1] * steps, *[2] * later)):  # each of another algorithm, else they were one

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgeplan.runtime.native import words
+from edgeplan.runtime import loops
 from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of
 
 
@@ -42,12 +42,12 @@ class RecordHead(NamedTuple):
     @property
     def cached(self) -> bool:
         """Tell whether weights come from the cache."""
-        return self.source in (words.COPIED, words.MAPPED)
+        return self.source in (loops.COPIED, loops.MAPPED)
 
 
 def records_in(folder: Path) -> tuple[list[RecordHead], list[RecordHead | None]]:
     """The heads of the steps of a cold start, and of those of later runs; None where these do the same."""
     path = folder / PROGRAM_BIN
     records, starts, later = rows_of(path, Section.RECORDS, Section.RECORD_STARTS, Section.LATER)
-    heads = [RecordHead(*records[at : at + words.HEAD].tolist()) for at in starts]
+    heads = [RecordHead(*records[at : at + loops.HEAD].tolist()) for at in starts]
     return heads[: len(later)], [heads[number] if number >= 0 else None for number in later]

@@ -25,7 +25,7 @@ from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.memory_program import TapedProgram
+from edgeplan.runtime.packed_programs import TapedProgram
 from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights
 from edgeplan.runtime.streaming.measured import MeasuredStream
 from edgeplan.runtime.streaming.workloads import all_resident, workload_of

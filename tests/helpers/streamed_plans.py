@@ -14,7 +14,7 @@ from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, read_folder
-from edgeplan.runtime.memory_program import Budgeted, TapedProgram
+from edgeplan.runtime.packed_programs import Budgeted, TapedProgram
 from edgeplan.runtime.streaming.schedules import BACK_TO_BACK, MemoryPrediction, MemorySchedule, Schedule
 
 #: Of reading: it takes a good part of what the steps take, so that memory is worth time.

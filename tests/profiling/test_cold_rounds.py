@@ -18,7 +18,7 @@ from edgeplan.profiling.rounds import Harness, ModelToProfile, Round
 from edgeplan.profiling.settings import Cores
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
-from edgeplan.runtime.recipes import can_be_raw
+from edgeplan.runtime.linking import can_be_raw
 
 WITHOUT_WEIGHTS, RAW = {"create"}, {"read", "create", "transform", "cached_read", "cached_mmap"}
 

@@ -16,7 +16,7 @@ from edgeplan.errors import DeviceError, FormatError
 from edgeplan.measurement.process import page_cache
 from edgeplan.planning.profile import Disk
 from edgeplan.profiling import disk
-from edgeplan.runtime.bringing import Bringer
+from edgeplan.runtime.readahead import Bringer
 
 _MB = 1 << 20
 Broken = Callable[[Exception], list[int]]

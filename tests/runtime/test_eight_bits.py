@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from depth import MANY, by_day, examples
 from edgeplan.graph.steps import INT8_LINE, INT8_POOL
+from edgeplan.runtime.candidates import exact_kernels
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.exact_bytes import exact_kernels
 from edgeplan.runtime.layouts import BLOCKED, HOMES
 
 LANE = "numerics"

@@ -31,7 +31,7 @@ from edgeplan.runtime.creation import PAGE_BYTES
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.memory_program import TapedProgram
+from edgeplan.runtime.packed_programs import TapedProgram
 from edgeplan.runtime.streaming import rounding
 from edgeplan.runtime.streaming.build import build, halvable
 from edgeplan.runtime.streaming.halves import BF16, F16, Stored

@@ -18,7 +18,7 @@ from edgeplan import native
 from edgeplan.graph import blocks
 from edgeplan.graph.blocks import Walked, span_bytes
 from edgeplan.runtime import kernels
-from edgeplan.runtime.kernels.registry import KERNELS
+from edgeplan.runtime.kernels import KERNELS
 
 LANE = "numerics"
 

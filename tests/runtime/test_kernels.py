@@ -15,7 +15,7 @@ from edgeplan import native
 from edgeplan.errors import DeviceError
 from edgeplan.graph import blocks
 from edgeplan.runtime import constants, kernels
-from edgeplan.runtime.kernels.registry import KERNELS
+from edgeplan.runtime.kernels import KERNELS
 
 LANE = "numerics"
 

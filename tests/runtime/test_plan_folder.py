@@ -19,9 +19,9 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
+from edgeplan.runtime import loops
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.native import words
 from edgeplan.runtime.plan_folder import build_plan_folder, cold_plan
 from edgeplan.runtime.program_file import PROGRAM_BIN
 
@@ -189,7 +189,7 @@ def test_a_limited_cache_keeps_the_smallest_weights(
         folder = build_plan_folder(dnnl, model, plan, model.parent / "plan", limit_bytes=limit)
         steps, _ = records_in(folder)
         cached = [s.weight_bytes for s in steps if s.cached]
-        raw = [s.weight_bytes for s in steps if s.source == words.RAW]
+        raw = [s.weight_bytes for s in steps if s.source == loops.RAW]
         assert sum(cached) <= limit
         assert max(cached, default=0) <= min(raw, default=1 << 30)
         assert (folder / "weights.cache").exists() == bool(cached)

@@ -15,9 +15,9 @@ from streamed_models import MODELS, streamed
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
-from edgeplan.runtime.cold_program import ColdProgram, cold_program
+from edgeplan.runtime import loops
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.native import words
+from edgeplan.runtime.packed_programs import ColdProgram, cold_program
 from edgeplan.runtime.plan_folder import write_linked
 from edgeplan.runtime.program_file import DIMS, NOTHING, PROGRAM_BIN, Section, read_head, rows_of, text_of
 
@@ -39,16 +39,16 @@ def _assert_needs(path: Path, head: RecordHead, row: np.ndarray) -> None:
     """Groups of a record come behind what they are made from, and make all handles that its calls name."""
     names = (Section.STARTS, Section.ROLES, Section.VALUES, Section.MADE)
     starts, roles, values, made = rows_of(path, *names)
-    roles, values = roles.reshape(-1, words.INTEGERS), values.reshape(-1, words.INTEGERS)
+    roles, values = roles.reshape(-1, loops.INTEGERS), values.reshape(-1, loops.INTEGERS)
     known: set[int] = set()
-    for group in row[words.HEAD : words.HEAD + head.groups].tolist():
+    for group in row[loops.HEAD : loops.HEAD + head.groups].tolist():
         for operation in range(starts[group], starts[group + 1]):
-            given = set(values[operation][roles[operation] == words.HANDLE].tolist())
+            given = set(values[operation][roles[operation] == loops.HANDLE].tolist())
             assert given <= known
-            known |= {*values[operation][roles[operation] == words.RESULT].tolist(), int(made[operation])}
-    slots = row[words.HEAD + head.groups :][: 2 * head.slots]
+            known |= {*values[operation][roles[operation] == loops.RESULT].tolist(), int(made[operation])}
+    slots = row[loops.HEAD + head.groups :][: 2 * head.slots]
     assert {*slots[::2].tolist()} <= known
-    rest = row[words.HEAD + head.groups + 2 * head.slots :].tolist()
+    rest = row[loops.HEAD + head.groups + 2 * head.slots :].tolist()
     for _ in range(head.calls):
         primitive, count, *rest = rest
         assert primitive in known
@@ -62,20 +62,20 @@ def test_a_cold_start_is_packed_whole(built: tuple[Path, ColdProgram]) -> None:
     path = folder / PROGRAM_BIN
     steps, later = records_in(folder)
     assert [step.cached for step in steps] == [step.cached for step in linked.steps]
-    assert [step.source == words.RAW for step in steps] == [step.source == "raw" for step in linked.steps]
+    assert [step.source == loops.RAW for step in steps] == [step.source == "raw" for step in linked.steps]
     assert [one is None for one in later] == [one is None for one in linked.later]
     assert any(one is not None for one in later)
     names = (Section.RECORDS, Section.RECORD_STARTS, Section.RAW, Section.RECIPES, Section.KINDS, Section.CONSTANTS)
     records, starts, raw, recipes, kinds, constants = rows_of(path, *names)
-    assert {*kinds.tolist()} == {words.CALL, words.ASK, words.TELL, words.COPY, words.WALK}
+    assert {*kinds.tolist()} == {loops.CALL, loops.ASK, loops.TELL, loops.COPY, loops.WALK}
     assert not constants[-8 * DIMS :].any()
     ends = [*starts[1:], len(records)]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        head = RecordHead(*records[start : start + words.HEAD].tolist())
+        head = RecordHead(*records[start : start + loops.HEAD].tolist())
         _assert_needs(path, head, records[start:end])
         made = raw[raw["record"] == number]
-        assert made["slot"].tolist() == (list(range(head.slots)) if head.source == words.RAW else [])
-        needed = records[start + words.HEAD :][: head.groups].tolist()
+        assert made["slot"].tolist() == (list(range(head.slots)) if head.source == loops.RAW else [])
+        needed = records[start + loops.HEAD :][: head.groups].tolist()
         assert {*made["target"].tolist()} <= {*needed}
     assert sorted(raw["record"]) == raw["record"].tolist()
     assert [*raw["end"][:-1]] == [*raw["first"][1:]]
@@ -117,8 +117,8 @@ def test_more_steps_are_records_behind_the_others(dnnl: Dnnl, built: tuple[Path,
     path = tmp_path / PROGRAM_BIN
     path.write_bytes(cold_program(linked, dnnl.info, extra=extra))
     records, starts, raw = rows_of(path, Section.RECORDS, Section.RECORD_STARTS, Section.RAW)
-    heads = [RecordHead(*records[start : start + words.HEAD].tolist()) for start in starts[-2:]]
-    assert [(head.place, head.source == words.RAW, head.calls) for head in heads] == [
+    heads = [RecordHead(*records[start : start + loops.HEAD].tolist()) for start in starts[-2:]]
+    assert [(head.place, head.source == loops.RAW, head.calls) for head in heads] == [
         (step.place, step.source == "raw", len(step.calls)) for step in extra
     ]
     for head, row in zip(heads, (records[starts[-2] : starts[-1]], records[starts[-1] :]), strict=True):
@@ -141,9 +141,9 @@ def test_kernels_of_a_plan_of_memory_name_descriptors(dnnl: Dnnl, tmp_path: Path
     assert len(starts) == len(program.kernels)
     counts = []
     for start, end in zip(starts, [*starts[1:], len(records)], strict=True):
-        head = RecordHead(*records[start : start + words.HEAD].tolist())
-        assert (head.source, head.slots, head.weight_bytes) == (words.NO_WEIGHTS, 0, 0)
-        rest, count = records[start + words.HEAD + head.groups : end].tolist(), 0
+        head = RecordHead(*records[start : start + loops.HEAD].tolist())
+        assert (head.source, head.slots, head.weight_bytes) == (loops.NO_WEIGHTS, 0, 0)
+        rest, count = records[start + loops.HEAD + head.groups : end].tolist(), 0
         for _ in range(head.calls):
             primitive, operand_count, *rest = rest
             rest, count = rest[1 if primitive < 0 else 2 * operand_count :], count + operand_count

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeplan.graph.steps import Step
-from edgeplan.runtime.linking import LinkedStep, RawWeight
+from edgeplan.runtime.linking import Instruction, LinkedStep, RawWeight, can_be_raw, recipes_of
 from edgeplan.runtime.program_file import STORED, Operation
-from edgeplan.runtime.recipes import Instruction, can_be_raw, recipes_of
 from edgeplan.runtime.transform import SCALE, folded, values_of, widened
 
 LANE = "fast"  # see tests/conftest.py

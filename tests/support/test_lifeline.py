@@ -24,7 +24,7 @@ from edgeplan.chapters.memory.plan import made_for, write_folder
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.runtime.folder import WEIGHTS_NAME
-from edgeplan.runtime.memory_program import TapedProgram
+from edgeplan.runtime.packed_programs import TapedProgram
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.streaming.workloads import all_resident
 from edgeplan.support import lifeline

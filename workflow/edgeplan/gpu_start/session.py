@@ -32,7 +32,6 @@ from edgeplan.gpu_start.files import CodeCache, WeightFiles, packed_of, write_co
 from edgeplan.opencl.building import ProgramSource, sources_digest
 from edgeplan.opencl.launch import Launch, Memory
 from edgeplan.opencl.processor import DispatchingProcessor
-from edgeplan.runtime.bringing import Bringer, in_memory
 from edgeplan.runtime.folder import GPU_START, PLAN_NAME, PlanFolder, plan_again
 from edgeplan.runtime.gpu_program import (
     CODE_NAME,
@@ -48,6 +47,7 @@ from edgeplan.runtime.gpu_program import (
 )
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Kernel
+from edgeplan.runtime.readahead import Bringer, in_memory
 from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ _BATCH_AXES = 2
 
 
 def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Launch products of matrices where they lie, by the strides of views (`runtime.views`)."""
+    """Launch products of matrices where they lie, by the strides of views (`runtime.lowering`)."""
     if step.weights or step.post_ops:
         raise LackingError("products with constants, or with more behind them")
     tensors = [activation(step, role, shapes, layouts) for role in ("input:0", "input:1", "output")]

@@ -16,13 +16,13 @@ from edgeplan.errors import DeviceError, FormatError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import page_cache
 from edgeplan.planning.profile import Disk
-from edgeplan.runtime.bringing import Bringer
+from edgeplan.runtime.readahead import Bringer
 from edgeplan.support.files import write_json
 from edgeplan.support.machine import fingerprint
 
 _PROBES = 7
 _PARTS = (32, 16, 8, 4, 2, 1)  # of the file: a 32nd of it, and so on
-_HOW = "brought"  # `runtime.bringing`
+_HOW = "brought"  # `runtime.readahead`
 
 
 class _Row(BaseModel):

@@ -27,7 +27,7 @@ from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Layer, 
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row
-from edgeplan.runtime.recipes import can_be_raw
+from edgeplan.runtime.linking import can_be_raw
 
 #: Signatures of these rows begin with this.
 ONCE = "once-"

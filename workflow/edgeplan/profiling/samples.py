@@ -20,14 +20,13 @@ import numpy.typing as npt
 from msgspec.structs import replace as changed
 
 from edgeplan.profiling.subjects import Group, ProfilingSubject
-from edgeplan.runtime.cold_program import ColdProgram, ModelFile, cold_program
 from edgeplan.runtime.creation import aligned, paged
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, transformed
-from edgeplan.runtime.linking import LinkedStep, Linker
+from edgeplan.runtime.linking import LinkedStep, Linker, can_be_raw
+from edgeplan.runtime.packed_programs import ColdProgram, ModelFile, cold_program
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.program_file import Border, checksum
-from edgeplan.runtime.recipes import can_be_raw
 from edgeplan.runtime.tape import Recorder
 from edgeplan.support.stamps import stamp
 
@@ -37,7 +36,7 @@ class TrialProgram:
     """A program whose records a bench prepares.
 
     Attributes:
-        content: as `runtime.cold_program` makes it.
+        content: as `runtime.packed_programs` makes it.
         cache: file that cached weights come from; None: it has none.
     """
 

@@ -22,16 +22,15 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.planning.document import Plan, check_fits, plan_of
 from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
-from edgeplan.runtime.cold_program import ColdProgram, ModelFile, cold_program
 from edgeplan.runtime.creation import Created, Implementation, aligned, paged
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, transformed
 from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PLAN_NAME, MadeFor, PlanFolder, plan_again, replacing, write_plan
-from edgeplan.runtime.linking import LinkedStep, Linker
+from edgeplan.runtime.linking import LinkedStep, Linker, can_be_raw
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.packed_programs import ColdProgram, ModelFile, cold_program
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
 from edgeplan.runtime.program_file import PROGRAM_BIN, Border, checksum
-from edgeplan.runtime.recipes import can_be_raw
 from edgeplan.runtime.tape import Recorder
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 from edgeplan.support.files import write_atomically
@@ -76,7 +75,7 @@ def write_linked(
         plan: what to run.
         folder: where to write; made if it is not there.
         limit_bytes: most bytes of weights in the cache. Beyond it the largest are made from the model's at every start instead,
-            those that can be (`recipes.can_be_raw`); the prediction of the plan then no longer holds, which is logged.
+            those that can be (`linking.can_be_raw`); the prediction of the plan then no longer holds, which is logged.
         warm: the implementation of each step in later runs (section 3.5), in place of those that the plan names; without either
             those of the cold start. Later runs are on all cores, so steps that the cold start executes on fewer are made again
             in any case.

@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgeplan.runtime import constants
+from edgeplan.runtime import constants, loops
 from edgeplan.runtime.creation import Argument, Call, Created, KernelCall, Place
-from edgeplan.runtime.dnnl import Dnnl, Handle, Mask, dims
-from edgeplan.runtime.native import words
+from edgeplan.runtime.dnnl import DIMS_BYTES, OTHER, STATUS, Dnnl, Handle, Mask, dims
 from edgeplan.runtime.program_file import Section
-from edgeplan.runtime.signatures import DIMS_BYTES, OTHER, STATUS
 
 _THREADS = "omp_set_num_threads"
 #: Functions in the order in which a program lists those that it uses.
@@ -31,7 +29,7 @@ _TABLES_IN_PARALLEL = frozenset({"dnnl_shuffle_forward_primitive_desc_create"})
 DESCRIPTORS, ATTRIBUTES, PRIMITIVES, MEMORIES, _AT_HAND = range(5)
 #: Handles of an object, by tables: itself; attributes have post-operations besides, primitives their descriptor.
 _HANDLES, _SECOND = (1, 2, 2, 1), 1
-_NO_WEIGHTS = (words.NO_WEIGHTS, 0, 0, 0)
+_NO_WEIGHTS = (loops.NO_WEIGHTS, 0, 0, 0)
 
 Numbers = tuple[int, ...]
 
@@ -45,7 +43,7 @@ class Object(NamedTuple):
 
 
 class Given(NamedTuple):
-    """An argument that is no float: its kind (`words.NUMBER` and so on), and its value.
+    """An argument that is no float: its kind (`loops.NUMBER` and so on), and its value.
 
     That of a constant is its bytes, of a handle an object, of a scratch word the objects whose handles lie there in a row.
     """
@@ -55,25 +53,25 @@ class Given(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation: its kind (`words.CALL` and so on), its function and arguments."""
+    """An operation: its kind (`loops.CALL` and so on), its function and arguments."""
 
     kind: int
     function: str
     given: tuple[Given | float, ...]
 
 
-ENGINE, _SELF, _RESULT = Given(words.ENGINE, 0), Object(_AT_HAND, 0), Given(words.RESULT, 0)
-_ONE_THREAD = Operation(words.TELL, _THREADS, (Given(words.NUMBER, 1),))
+ENGINE, _SELF, _RESULT = Given(loops.ENGINE, 0), Object(_AT_HAND, 0), Given(loops.RESULT, 0)
+_ONE_THREAD = Operation(loops.TELL, _THREADS, (Given(loops.NUMBER, 1),))
 
 
 def number(value: int) -> Given:
     """A number as an argument."""
-    return Given(words.NUMBER, value)
+    return Given(loops.NUMBER, value)
 
 
 def handle(table: int, row: int, which: int = 0) -> Given:
     """A handle of an object as an argument."""
-    return Given(words.HANDLE, Object(table, row, which))
+    return Given(loops.HANDLE, Object(table, row, which))
 
 
 class Recorder(Dnnl):
@@ -140,12 +138,12 @@ class Tape:
 
     def descriptor(self, function: str, *given: Given | float) -> int:
         """The row of a memory descriptor that a function makes."""
-        return self._add(DESCRIPTORS, [Operation(words.CALL, function, (_RESULT, *given))], _objects(given))
+        return self._add(DESCRIPTORS, [Operation(loops.CALL, function, (_RESULT, *given))], _objects(given))
 
     def asked(self, primitive: int, what: int, index: int) -> int:
         """The row of a memory descriptor that a primitive is asked for."""
         given = (handle(PRIMITIVES, primitive, _SECOND), number(what), number(index))
-        return self._add(DESCRIPTORS, [Operation(words.ASK, "dnnl_primitive_desc_query_md", given)], _objects(given))
+        return self._add(DESCRIPTORS, [Operation(loops.ASK, "dnnl_primitive_desc_query_md", given)], _objects(given))
 
     def attributes(self, posts: Sequence[tuple[str, Sequence[Given | float]]] = (), masks: Sequence[Mask] = ()) -> int:
         """The row of attributes by what is set of them.
@@ -154,18 +152,18 @@ class Tape:
             posts: functions that append post-operations, and what they are given.
             masks: of scales and zero points.
         """
-        own, operations = Given(words.HANDLE, _SELF), Given(words.HANDLE, _SELF._replace(handle=_SECOND))
+        own, operations = Given(loops.HANDLE, _SELF), Given(loops.HANDLE, _SELF._replace(handle=_SECOND))
         made: list[tuple[str, tuple[Given | float, ...]]] = [
             ("dnnl_primitive_attr_create", (_RESULT,)),
             ("dnnl_primitive_attr_set_scratchpad_mode", (own, number(constants.SCRATCHPAD_USER))),
         ]
         if posts:
-            made.append(("dnnl_post_ops_create", (Given(words.RESULT, _SECOND),)))
+            made.append(("dnnl_post_ops_create", (Given(loops.RESULT, _SECOND),)))
             made += [(function, (operations, *given)) for function, given in posts]
             made.append(("dnnl_primitive_attr_set_post_ops", (own, operations)))
         made += [(mask.function, (own, number(mask.argument), number(mask.axes))) for mask in masks]
         needs = _objects(one for _, given in posts for one in given)
-        return self._add(ATTRIBUTES, [Operation(words.CALL, *call) for call in made], needs)
+        return self._add(ATTRIBUTES, [Operation(loops.CALL, *call) for call in made], needs)
 
     def primitive(
         self, function: str, implementation: str, attributes: int, threads: int, given: Sequence[Given | float]
@@ -179,24 +177,24 @@ class Tape:
             threads: many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
             given: arguments of the function between the result and the attributes.
         """
-        described, last = Given(words.HANDLE, _SELF._replace(handle=_SECOND)), handle(ATTRIBUTES, attributes)
-        walk = (described, Given(words.CONSTANT, implementation.encode() + b"\0"))
+        described, last = Given(loops.HANDLE, _SELF._replace(handle=_SECOND)), handle(ATTRIBUTES, attributes)
+        walk = (described, Given(loops.CONSTANT, implementation.encode() + b"\0"))
         made = [
-            Operation(words.CALL, function, (Given(words.RESULT, _SECOND), *given, last)),
-            Operation(words.WALK, "", walk),
+            Operation(loops.CALL, function, (Given(loops.RESULT, _SECOND), *given, last)),
+            Operation(loops.WALK, "", walk),
             *[_ONE_THREAD] * (threads > 1 and function in _TABLES_IN_PARALLEL),
-            Operation(words.CALL, "dnnl_primitive_create", (_RESULT, described)),
+            Operation(loops.CALL, "dnnl_primitive_create", (_RESULT, described)),
         ]
         if threads > 1:
-            made = [Operation(words.TELL, _THREADS, (number(threads),)), *made, _ONE_THREAD]
-        arrays = (one.value for one in given if isinstance(one, Given) and one.role == words.SCRATCH)
-        copies = [Operation(words.COPY, "", tuple(Given(words.HANDLE, each) for each in array)) for array in arrays]
+            made = [Operation(loops.TELL, _THREADS, (number(threads),)), *made, _ONE_THREAD]
+        arrays = (one.value for one in given if isinstance(one, Given) and one.role == loops.SCRATCH)
+        copies = [Operation(loops.COPY, "", tuple(Given(loops.HANDLE, each) for each in array)) for array in arrays]
         return self._add(PRIMITIVES, [*copies, *made], _objects((last, *given)))
 
     def memory(self, descriptor: int, offset: int) -> int:
         """The row of a memory at an offset in the arena."""
-        given = (_RESULT, handle(DESCRIPTORS, descriptor), ENGINE, Given(words.MEMORY, offset))
-        return self._add(MEMORIES, [Operation(words.CALL, "dnnl_memory_create", given)], _objects(given))
+        given = (_RESULT, handle(DESCRIPTORS, descriptor), ENGINE, Given(loops.MEMORY, offset))
+        return self._add(MEMORIES, [Operation(loops.CALL, "dnnl_memory_create", given)], _objects(given))
 
     def kernel(self, name: str, block: Numbers) -> int:
         """The row of a compiled kernel."""
@@ -206,8 +204,8 @@ class Tape:
 def _objects(given: Iterable[Given | float]) -> Iterator[Object]:
     """The objects whose handles are among arguments."""
     for one in given:
-        if isinstance(one, Given) and one.role in (words.HANDLE, words.SCRATCH):
-            found = one.value if one.role == words.SCRATCH else [one.value]
+        if isinstance(one, Given) and one.role in (loops.HANDLE, loops.SCRATCH):
+            found = one.value if one.role == loops.SCRATCH else [one.value]
             yield from (each._replace(handle=0) for each in found)
 
 
@@ -282,8 +280,8 @@ class RecordedTape(Tape):
         if not isinstance(value, ctypes.Array):
             return number(0 if value is None else int(value))
         if value._type_ is not ctypes.c_void_p:
-            return Given(words.CONSTANT, bytes(value))
-        return Given(words.SCRATCH, tuple(self._pointer(one).value for one in value))
+            return Given(loops.CONSTANT, bytes(value))
+        return Given(loops.SCRATCH, tuple(self._pointer(one).value for one in value))
 
     def _pointer(self, value: int | None) -> Given:
         if not value:
@@ -336,22 +334,22 @@ class Written:
     def _write(self, made: Object, operation: Operation) -> None:
         kind, function, given = operation
         integers = [self._integer(made, *one) for one in given if isinstance(one, Given)]
-        if kind == words.COPY:  # one for each handle
+        if kind == loops.COPY:  # one for each handle
             self._operations += [
-                (kind, "", -1, [(words.NUMBER, at), one], []) for at, one in enumerate(integers, self._scratch)
+                (kind, "", -1, [(loops.NUMBER, at), one], []) for at, one in enumerate(integers, self._scratch)
             ]
             return
         floats = [one for one in given if not isinstance(one, Given)]
-        self._operations.append((kind, function, self._handle(made) if kind == words.ASK else -1, integers, floats))
+        self._operations.append((kind, function, self._handle(made) if kind == loops.ASK else -1, integers, floats))
 
     def _integer(self, made: Object, role: int, value: Any) -> tuple[int, int]:
-        if role == words.RESULT:
+        if role == loops.RESULT:
             return role, self._handle(made._replace(handle=value))
-        if role == words.HANDLE:
+        if role == loops.HANDLE:
             return role, self._handle(made._replace(handle=value.handle) if value.table == _AT_HAND else value)
-        if role == words.CONSTANT:
+        if role == loops.CONSTANT:
             return role, self._constant(value)
-        if role == words.SCRATCH:
+        if role == loops.SCRATCH:
             self._scratch += len(value)
             return role, self._scratch - len(value)
         return role, value
@@ -360,8 +358,8 @@ class Written:
     def sections(self) -> dict[Section, Any]:
         """Return the sections of the program that hold the tape."""
         count = len(self._operations)
-        roles, values = np.zeros((count, words.INTEGERS), np.int8), np.zeros((count, words.INTEGERS), np.int64)
-        floats = np.zeros((count, words.FLOATS), np.float32)
+        roles, values = np.zeros((count, loops.INTEGERS), np.int8), np.zeros((count, loops.INTEGERS), np.int64)
+        floats = np.zeros((count, loops.FLOATS), np.float32)
         for row, (_, _, _, integers, given) in enumerate(self._operations):
             roles[row, : len(integers)], values[row, : len(integers)] = zip(*integers, strict=True)
             floats[row, : len(given)] = given
@@ -388,7 +386,7 @@ class Written:
         *,
         bound: bool = True,
     ) -> list[int]:
-        """A step as words: its head (`words.HEAD_...`), the groups it needs, its slots, its calls.
+        """A step as words: its head (`loops.HEAD_...`), the groups it needs, its slots, its calls.
 
         Args:
             calls: see `RecordedTape.calls`.

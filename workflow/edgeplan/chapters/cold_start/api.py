@@ -25,10 +25,10 @@ from edgeplan.profiling.profiler import LOCK_SECONDS, is_known, profile_model
 from edgeplan.profiling.settings import FAST, Cores, ProfileSettings, cores_of, planning_device
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
 from edgeplan.profiling.subjects import require_exact, signatures, target_of
-from edgeplan.runtime.cold_program import ColdProgram
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, LIKELY
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.packed_programs import ColdProgram
 from edgeplan.runtime.plan_folder import write_linked
 from edgeplan.support.files import FilePath, state_folder
 from edgeplan.workspace import own_rows, workspace

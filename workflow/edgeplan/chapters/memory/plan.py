@@ -57,7 +57,7 @@ from edgeplan.runtime.folder import (
 from edgeplan.runtime.folder_lock import work_folder
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.memory_program import Budgeted, Measured, TapedProgram
+from edgeplan.runtime.packed_programs import Budgeted, Measured, TapedProgram
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.program_file import PROGRAM_BIN
 from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights

@@ -18,7 +18,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.memory_program import Budgeted, TapedProgram
+from edgeplan.runtime.packed_programs import Budgeted, TapedProgram
 from edgeplan.runtime.program_file import PROGRAM_BIN
 from edgeplan.runtime.streaming.build import build, write_weights
 from edgeplan.runtime.streaming.schedules import Schedule

@@ -27,7 +27,7 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, NHWC
 from edgeplan.runtime.library import open_library
-from edgeplan.runtime.native.words import DONE
+from edgeplan.runtime.loops import DONE
 from edgeplan.runtime.program import Program, default_program
 from edgeplan.runtime.session import SequentialSession
 

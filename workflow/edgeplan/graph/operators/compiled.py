@@ -1,6 +1,6 @@
 """Operators that run as compiled kernels, and those that do where their tensors are not of float32.
 
-What an operator is computed by is a kernel's name (`runtime.kernels.registry`) and a block of numbers
+What an operator is computed by is a kernel's name (`runtime.kernels`) and a block of numbers
 (`graph.blocks`). Kernels read and write row-major tensors.
 """
 

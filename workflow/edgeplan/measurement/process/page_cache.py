@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.errors import DeviceError
-from edgeplan.runtime.bringing import Bringer
+from edgeplan.runtime.readahead import Bringer
 
 #: The kernel drops only pages that nobody is using at that moment: try again a few times.
 _EVICTION_ATTEMPTS = 5

@@ -39,7 +39,7 @@ class Bench:
     """The records of a program. Used by one thread at a time; several benches side by side share nothing but the disk.
 
     Args:
-        program: as `runtime.cold_program` makes it.
+        program: as `runtime.packed_programs` makes it.
         library: file of oneDNN.
         cache: file that cached weights come from.
         memory: another bench whose memory this one uses, as large at least; it is closed after this one.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeplan.runtime.native import words
-from edgeplan.runtime.native.calls import Loop, array
+from edgeplan.runtime import loops
+from edgeplan.runtime.loops import Loop, array
 from edgeplan.runtime.partitioned.lanes import EventLanes, Item, PollingLanes
 from edgeplan.runtime.partitioned.session import LIMIT_SECONDS, Synchronisation, cannot_poll, synchronisation_of
 from edgeplan.runtime.processor import Host, Processor
@@ -44,8 +44,8 @@ def handshake(
     """
     kernel = gpu.empty()
     items = [Item(lane, k, kernel) for k in range(steps) for lane in (1, 0)]
-    nothing = array(steps * words.ITEM_WORDS)
-    nothing[words.FIRST :: words.ITEM_WORDS] = nothing[words.END :: words.ITEM_WORDS] = [1] * steps  # prepared, without calls
+    nothing = array(steps * loops.ITEM_WORDS)
+    nothing[loops.FIRST :: loops.ITEM_WORDS] = nothing[loops.END :: loops.ITEM_WORDS] = [1] * steps  # prepared, without calls
     loop = Loop(cpu.dnnl.info.path, cpu.worker.stream.value, nothing)
     kind = PollingLanes if synchronisation == Synchronisation.polling else EventLanes
     best, why = synchronisation_of(cpu, gpu)

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
+from edgeplan.runtime import loops
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer
-from edgeplan.runtime.native import words
-from edgeplan.runtime.native.calls import Loop
+from edgeplan.runtime.loops import Loop
 from edgeplan.runtime.processor import Host, Kernel, Processor, Region
 
 _NS_PER_S = 1e9
@@ -92,9 +92,9 @@ class Lanes(ABC):
             times[self.on[1 - _CPU]] = spans - begin
 
     def run_host(self, first: int, end: int, last: int = 0) -> int:
-        """Run some of the host's items, and wait for the other lane's counter; `words.LATE` if it did not come."""
+        """Run some of the host's items, and wait for the other lane's counter; `loops.LATE` if it did not come."""
         found = self.loop.run(first, end, last, int(self.limit_seconds * _NS_PER_S))
-        if found == words.FAILED:
+        if found == loops.FAILED:
             self.cpu.dnnl.check_execution(self.loop.status)
         return found
 
@@ -167,7 +167,7 @@ class PollingLanes(Lanes):
         self.cpu.ready()
         self._fill()
         self.gpu.flush()
-        if self.run_host(0, len(self._needed), len(self.on[1 - _CPU])) == words.LATE:
+        if self.run_host(0, len(self._needed), len(self.on[1 - _CPU])) == loops.LATE:
             raise self._late()
         self.gpu.finish()
 

@@ -12,12 +12,10 @@ from itertools import accumulate
 from typing import Any
 
 from edgeplan.errors import FormatError
-from edgeplan.runtime import kernels
+from edgeplan.runtime import kernels, loops
 from edgeplan.runtime.creation import Call, Creator, KernelCall
-from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.native import words
-from edgeplan.runtime.native.calls import Loop, array, function_address
-from edgeplan.runtime.signatures import ExecArg
+from edgeplan.runtime.dnnl import Dnnl, ExecArg, Handle
+from edgeplan.runtime.loops import Loop, array, function_address
 from edgeplan.runtime.streaming.program import AGAIN, ELSEWHERE, NOTHING, WEIGHTS, StreamProgram
 
 _FLOAT_BYTES = 4
@@ -42,7 +40,7 @@ class BoundCalls:
         self._steps = range(len(program.steps)) if steps is None else steps
         self._firsts = [0, *accumulate(len(step.operands) for step in program.steps)]  # operands, then how many there are
         self._operands = array(self._firsts[-1])
-        self._items = array(len(self._steps) * words.ITEM_WORDS)
+        self._items = array(len(self._steps) * loops.ITEM_WORDS)
         self._places: dict[int, list[int]] = {}  # of a kernel's steps, among those that are run here
         for at, k in enumerate(self._steps):
             self._places.setdefault(program.steps[k].kernel, []).append(at)
@@ -64,7 +62,7 @@ class BoundCalls:
         self._bind(number, [self._words(call) for call in created.calls])
 
     def _words(self, call: Call | KernelCall) -> tuple[int, int, int, int]:
-        """A call as the loop takes it; see `words.FUNCTION`."""
+        """A call as the loop takes it; see `loops.FUNCTION`."""
         if isinstance(call, KernelCall):
             block = (ctypes.c_int64 * len(call.block))(*call.block)
             self._keep.append(block)
@@ -81,19 +79,19 @@ class BoundCalls:
     def _bind(self, number: int, calls: Sequence[tuple[int, int, int, int]]) -> None:
         """Tell the loop where the calls of a kernel's steps lie, and where their operands will."""
         begin = ctypes.addressof(self._operands)
-        table = array(max(1, len(calls)) * words.CALL_WORDS)
-        table[: len(calls) * words.CALL_WORDS] = [word for call in calls for word in call]
+        table = array(max(1, len(calls)) * loops.CALL_WORDS)
+        table[: len(calls) * loops.CALL_WORDS] = [word for call in calls for word in call]
         self._keep.append(table)
-        first, operands = ctypes.addressof(table), sum(call[words.COUNT] for call in calls)
-        end = first + words.WORD * words.CALL_WORDS * len(calls)
+        first, operands = ctypes.addressof(table), sum(call[loops.COUNT] for call in calls)
+        end = first + loops.WORD * loops.CALL_WORDS * len(calls)
         for at in self._places.get(number, ()):
             k = self._steps[at]
             if operands != len(self._program.steps[k].operands):
                 raise self._no_fit(k)
-            item = words.ITEM_WORDS * at
-            self._items[item + words.OPERANDS] = begin + words.WORD * self._firsts[k]
-            self._items[item + words.END] = end
-            self._items[item + words.FIRST] = first  # last, since the step counts as prepared by it
+            item = loops.ITEM_WORDS * at
+            self._items[item + loops.OPERANDS] = begin + loops.WORD * self._firsts[k]
+            self._items[item + loops.END] = end
+            self._items[item + loops.FIRST] = first  # last, since the step counts as prepared by it
 
     def _no_fit(self, step: int) -> FormatError:
         what = f"the program does not fit: step {self._program.steps[step].name!r}"
@@ -114,12 +112,12 @@ class BoundCalls:
 
     def by_call(self) -> Loop:
         """A loop over the single calls of the steps, each timed by itself; operands lie where they are placed."""
-        size, found = words.WORD * words.CALL_WORDS, list[Any]()
-        for at in range(0, len(self._items), words.ITEM_WORDS):
-            _, first, end, operands = self._items[at : at + words.ITEM_WORDS]
+        size, found = loops.WORD * loops.CALL_WORDS, list[Any]()
+        for at in range(0, len(self._items), loops.ITEM_WORDS):
+            _, first, end, operands = self._items[at : at + loops.ITEM_WORDS]
             for call in range(first, end, size):
                 found += (0, call, call + size, operands)
-                operands += words.WORD * ctypes.c_int64.from_address(call + words.WORD * words.COUNT).value
+                operands += loops.WORD * ctypes.c_int64.from_address(call + loops.WORD * loops.COUNT).value
         items = array(len(found))
         items[:] = found
         return Loop(self._dnnl.info.path, self._stream.value, items)
@@ -127,9 +125,9 @@ class BoundCalls:
     def run(self, first: int, end: int) -> None:
         """Run steps from one on to before another, counted among those that are run here."""
         found = self.loop.run(first, end)
-        if found == words.NONE:
+        if found == loops.NONE:
             raise self._no_fit(self._steps[self.loop.step])
-        if found != words.DONE:
+        if found != loops.DONE:
             self._dnnl.check_execution(self.loop.status)
 
 
