@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ from edgeplan.chapters.params import Params
 from edgeplan.chapters.partition.eop.page import EOP_REPORT
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
-from edgeplan.chapters.prediction.evaluation.page import prediction_report
+from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT
 from edgeplan.chapters.registry import parts_of_report
 from edgeplan.errors import FormatError
 from edgeplan.report.stage import COLUMNS, line, summary, write_report
@@ -43,9 +44,7 @@ def hand_over(path: Path, value: float, machine: str, grade: str = "good") -> No
         name,
         "About.",
         "2026-11-28",
-        cards=tuple(
-            make_cards([CardOf("has a ratio of {}", (bars[0].key,)), CardOf("loses {}", (bars[1].key,))], bars, figures)
-        ),
+        cards=tuple(make_cards([CardOf("has a ratio of {}", bars[0].key), CardOf("loses {}", bars[1].key)], bars, figures)),
         lines=tuple(bar_lines(bars, figures)),
         machine=f"Machine {machine[0]}",
         rows=(machine,),
@@ -145,7 +144,7 @@ def test_a_line_says_what_came_out_of_each(results: Path) -> None:
 def test_the_first_sentence_of_a_chapter_fits_into_its_line(chapter: str) -> None:
     """With a value of three digits; the grade and the bars where there is room."""
     report = {
-        "prediction": prediction_report("x"),
+        "prediction": PREDICTION_REPORT,
         "cold_start": COLD_REPORT,
         "cold_gpu": GPU_REPORT,
         "memory": MEMORY_REPORT,
@@ -153,10 +152,11 @@ def test_the_first_sentence_of_a_chapter_fits_into_its_line(chapter: str) -> Non
         "partition_checked": CHECKED_REPORT,
         "partition_eop": EOP_REPORT,
     }[chapter]
+    seen = SimpleNamespace(device="x", environment={"second_on_cores": True})
     first = (report.cards[0], next(card for card in report.cards if not card.further))
     for card in report.cards:
         assert card.title.count("{}") == 1
-        (made,) = make_cards([card], report.bars, dict.fromkeys(card.keys, 0.123))
+        (made,) = make_cards([card], report.bars(seen), {card.key: 0.123})
         page = ChapterPage("x", report.title, "", "", cards=(made,), grade="fair")
         assert len(line("a-device-with-a-name-of-more-than-thirty-letters", page)) <= COLUMNS
         if card in first:

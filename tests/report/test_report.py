@@ -54,7 +54,7 @@ class Balance(HTMLParser):
 def chapter_of(
     evidence: Evidence, findings: list[str] | None = None, figures: Mapping[str, bytes] | None = None
 ) -> ChapterPage:
-    one = replace(report.prediction_report(evidence.device), findings=lambda *_: findings or [])
+    one = replace(report.PREDICTION_REPORT, findings=lambda *_: findings or [])
     return one.page(evidence, kit.make_or_explain(one.tables, evidence), figures or {}, metrics(evidence))
 
 
@@ -77,11 +77,9 @@ def full_page(evidence: Evidence, drawn: dict[str, bytes]) -> str:
     return page(evidence, figures=drawn)
 
 
-def test_every_figure_is_drawn_and_written(drawn: dict[str, bytes], tmp_path: Path) -> None:
-    kit.write_figures(drawn, tmp_path)
+def test_every_figure_is_drawn(drawn: dict[str, bytes]) -> None:
     assert list(drawn) == list(FIGURES)
     assert all(b"<svg" in data for data in drawn.values())
-    assert sorted(p.stem for p in tmp_path.iterdir()) == sorted(FIGURES)
 
 
 def test_sweeps_that_were_not_measured_still_draw(evidence: Evidence) -> None:
@@ -178,7 +176,7 @@ def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
 def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
     page_of = tmp_path / "chapters/dev/prediction.page.json"
     told = replace(evidence, speed_told="The speed was measured then.")
-    report.prediction_report("dev").show(told, folder=tmp_path, metrics=tmp_path / "metrics.json", chapter=page_of)
+    report.PREDICTION_REPORT.show(told, folder=tmp_path, metrics=tmp_path / "metrics.json", chapter=page_of)
     assert json.loads((tmp_path / "metrics.json").read_text()) == metrics(evidence)
     text = render_page([PageSection("dev", with_texts(read_chapter(page_of), CAPTIONS, ["Seen by a person."]))])
     assert all(f'id="dev-{name}"' in text for name in {*TABLES, *FIGURES} - {report.TRANSFERRED})
@@ -190,9 +188,7 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> No
 
 def test_a_document_changes_with_its_tables_and_figures(tmp_path: Path, evidence: Evidence) -> None:
     """The page depends on the documents alone."""
-    report.prediction_report("dev").show(
-        evidence, folder=tmp_path, metrics=tmp_path / "m.json", chapter=tmp_path / "dev/p.json"
-    )
+    report.PREDICTION_REPORT.show(evidence, folder=tmp_path, metrics=tmp_path / "m.json", chapter=tmp_path / "dev/p.json")
     chapter, folders = read_chapter(tmp_path / "dev/p.json"), {"tables": tmp_path / "tables", "figures": tmp_path / "figures"}
     write_chapter(chapter, tmp_path / "one.json", **folders)
     write_chapter(chapter, tmp_path / "same.json", **folders)
@@ -205,9 +201,8 @@ def test_a_document_changes_with_its_tables_and_figures(tmp_path: Path, evidence
 
 def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence, drawn: dict[str, bytes]) -> None:
     handed = chapter_of(evidence, figures=drawn)
-    tables = kit.make(TABLES, evidence)[0]
-    kit.write_tables(TABLES, tables, {}, dict.fromkeys(tables, "now"), tmp_path / "tables")
-    kit.write_figures(drawn, tmp_path / "figures")
+    kit.write_shown(handed, kit.make(TABLES, evidence)[0], tmp_path)
+    assert sorted(path.stem for path in (tmp_path / "figures").iterdir()) == sorted(FIGURES)
     path = tmp_path / f"x{SUFFIX}"
     write_chapter(handed, path, tables=tmp_path / "tables", figures=tmp_path / "figures")
     assert read_chapter(path) == handed

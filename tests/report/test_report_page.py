@@ -17,7 +17,7 @@ from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
-from edgeplan.chapters.prediction.evaluation.page import prediction_report
+from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT
 from edgeplan.report.stage import PageSection, render_page
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.page import ChapterPage, PageTable, with_texts
@@ -38,7 +38,7 @@ UNFOLD = 'for (const fold of document.querySelectorAll("details")) fold.open = t
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of two chapters of the package and of one that it does not know."""
     seen = full_evidence()
-    one = prediction_report(seen.device)
+    one = PREDICTION_REPORT
     told = ["A long remark. " + "It goes on about what was seen. " * 30] * 8
     made = kit.make_or_explain(one.tables, seen)
     first = one.page(seen, made, kit.draw(one.figures, seen), one.metrics(seen))

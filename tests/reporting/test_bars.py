@@ -45,7 +45,7 @@ def test_a_bar_inside_the_interval_is_undecided_and_no_value_fails(bar: Bar, met
     assert line.verdict == verdict
     lost = metrics.get(bar.key) is None or math.isnan(metrics[bar.key])
     assert (line.value == "no value") == lost
-    (card,) = make_cards([CardOf("a card", (bar.key,))], [bar], metrics)
+    (card,) = make_cards([CardOf("a card", bar.key)], [bar], metrics)
     assert (card.verdict, card.value == "no value") == (verdict, lost)
 
 
@@ -53,14 +53,14 @@ def test_the_page_says_so() -> None:
     bars = (HIGH, LOW, Bar("x.lost", "lost", low=1))
     metrics = {**_with_ends("x.ratio", 0.9, 0.8, 1.2), "x.share": 0.9}
     lines = tuple(bar_lines(bars, metrics))
-    cards = tuple(make_cards([CardOf("takes {} of it", ("x.ratio",)), CardOf("loses {}", ("x.lost",), "times")], bars, metrics))
+    cards = tuple(make_cards([CardOf("takes {} of it", "x.ratio"), CardOf("loses {}", "x.lost", "times")], bars, metrics))
     page = render_page([PageSection("x", ChapterPage("x", "X", "About.", "today", cards=cards, lines=lines))])
     assert "1 of 3 pass, 1 undecided, 1 without a value" in page
     assert re.search(r'<td class=" verdict undecided">undecided</td><td class="">0.9 \(0.8 to 1.2\)</td>', page)
     assert re.search(r"<dt>95 %</dt><dd>0.8 to 1.2</dd>", page)
     assert '<p class="value">no value</p>' in page
     assert '<p class="what">takes 0.9 of it</p>' in page
-    assert not make_cards([CardOf("loses {}", ("x.lost",), further=True)], bars, metrics), "no profile has to measure it"
+    assert not make_cards([CardOf("loses {}", "x.lost", further=True)], bars, metrics), "no profile has to measure it"
 
 
 def test_intervals_hold_the_mean_they_are_of() -> None:

@@ -13,7 +13,7 @@ from edgeplan.chapters.prediction.evaluation import page, tables
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.bars import interval_keys
-from edgeplan.reporting.page import cell_text, write_table
+from edgeplan.reporting.page import cell_text, table, write_table
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +122,11 @@ def test_bars_depend_on_the_device() -> None:
 
 def test_a_written_table_reads_back_and_carries_its_date(tmp_path: Path) -> None:
     frame = pd.DataFrame({"family": ["a|b", "c"], "value": [1.23456789, np.nan]})
-    csv, md = write_table(frame, tmp_path / "table_1.5", "Title", "Caption.", "2024-05-06")
-    assert csv.name == "table_1.5.csv"
-    back = pd.read_csv(csv)
+    write_table(table("table_1.5", "Title", "Caption.", frame), frame, tmp_path, "2024-05-06")
+    back = pd.read_csv(tmp_path / "table_1.5.csv")
     assert list(back["measured_at"]) == ["2024-05-06"] * 2
     assert back["value"][0] == pytest.approx(1.23457)
-    text = md.read_text(encoding="utf-8")
+    text = (tmp_path / "table_1.5.md").read_text(encoding="utf-8")
     assert "| a\\|b | 1.235 |" in text
     assert "| c |  |" in text
     assert text.endswith("Measured: 2024-05-06\n")

@@ -23,10 +23,10 @@ PASS, MISS, UNDECIDED = get_args(Verdict)
 NO_VALUE = "no value"
 
 
-def value_of(metrics: Mapping[str, Any], key: str) -> float | str | None:
+def value_of(metrics: Mapping[str, Any], key: str) -> float | None:
     """Return the figure of a name; None where it is absent or not finite."""
     value = metrics.get(key)
-    return value if isinstance(value, str) or (value is not None and math.isfinite(value)) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def interval_keys(key: str) -> tuple[str, str]:
@@ -37,7 +37,7 @@ def interval_keys(key: str) -> tuple[str, str]:
 def interval_of(metrics: Mapping[str, Any], key: str) -> tuple[float, float] | None:
     """Return the interval of a figure; None where it has none."""
     low, high = (value_of(metrics, name) for name in interval_keys(key))
-    return None if low is None or high is None else (float(low), float(high))
+    return None if low is None or high is None else (low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Bar:
     def verdict(self, metrics: Mapping[str, Any]) -> Verdict:
         """Return the verdict on a figure: `miss` without a value, `undecided` where its interval holds the bar."""
         value = value_of(metrics, self.key)
-        if value is None or isinstance(value, str):
+        if value is None:
             return "miss"
         ends = interval_of(metrics, self.key) or (value, value)
         if all(map(self.reached, ends)):
@@ -71,16 +71,10 @@ class Bar:
 
     def told(self, metrics: Mapping[str, Any], number: Callable[[float], str]) -> str:
         """Return the figure as text, its interval behind it; `NO_VALUE` where there is none."""
-        value = value_of(metrics, self.key)
-        if value is None or isinstance(value, str):
-            return value or NO_VALUE
+        if (value := value_of(metrics, self.key)) is None:
+            return NO_VALUE
         ends = interval_of(metrics, self.key)
         return f"{number(value)} ({number(ends[0])} to {number(ends[1])})" if ends else number(value)
-
-
-def worst(verdicts: list[Verdict]) -> Verdict:
-    """Return the verdict on several figures together."""
-    return "miss" if "miss" in verdicts else "undecided" if "undecided" in verdicts else "pass"
 
 
 Name = Literal["good", "fair", "poor"]

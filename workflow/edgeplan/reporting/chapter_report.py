@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -16,6 +15,7 @@ from edgeplan.reporting.drawing import svg
 from edgeplan.reporting.page import (
     CardOf,
     ChapterPage,
+    Line,
     PageTable,
     Picture,
     bar_lines,
@@ -28,7 +28,7 @@ from edgeplan.reporting.page import (
     write_chapter,
     write_table,
 )
-from edgeplan.support.files import write_atomically, write_json
+from edgeplan.support.files import write_json, write_text
 from edgeplan.support.frames import read_document, read_parquet
 
 #: What a chapter's tables and figures are made of.
@@ -120,37 +120,12 @@ def draw(specs: Mapping[str, FigureSpec[Evidence]], evidence: Evidence) -> dict[
     return {name: svg(figure) for name, figure in make(specs, evidence)[0].items()}
 
 
-def notes(specs: Mapping[str, Spec[Evidence, Any]], evidence: Evidence, shown: Iterable[str]) -> dict[str, str]:
-    """Return the evidence's additions to the captions of what is shown, by id, where there are any."""
-    return {name: specs[name].noted(evidence) for name in shown if specs[name].note}
-
-
-def write_tables(
-    specs: Mapping[str, TableSpec[Any]],
-    tables: Mapping[str, pd.DataFrame],
-    added: Mapping[str, str],
-    measured_at: Mapping[str, str],
-    folder: Path,
-) -> None:
-    """Write tables as csv and md; those of an earlier run that are not among them go.
-
-    Args:
-        specs: declarations of the tables.
-        tables: tables by id.
-        added: additions to captions, from `notes`.
-        measured_at: when the measurements of each were made, as text.
-        folder: folder that they go to.
-    """
-    for name, frame in tables.items():
-        write_table(frame, folder / name, specs[name].title, added.get(name, ""), measured_at[name])
-    _only(folder, tables, ".csv", ".md")
-
-
-def write_figures(figures: Mapping[str, bytes], folder: Path) -> None:
-    """Write figures of `draw`, each as `<id>.svg`; those of an earlier run that are not among them go."""
-    for name, data in figures.items():
-        write_atomically(folder / f"{name}.svg", partial(Path.write_bytes, data=data))
-    _only(folder, figures, ".svg")
+def page_tables(
+    specs: Mapping[str, TableSpec[Evidence]], tables: Mapping[str, pd.DataFrame], evidence: Evidence, *unfolded: str
+) -> tuple[PageTable, ...]:
+    """Return tables as the page shows them, in the order of the report; those named last are unfolded at first."""
+    made = ((spec, tables[name]) for name, spec in specs.items() if name in tables)
+    return tuple(table(s.id, s.title, s.noted(evidence), frame, unfolded=s.id in unfolded) for s, frame in made)
 
 
 def _only(folder: Path, names: Iterable[str], *suffixes: str) -> None:
@@ -161,26 +136,14 @@ def _only(folder: Path, names: Iterable[str], *suffixes: str) -> None:
             path.unlink()
 
 
-def page_tables(
-    specs: Mapping[str, TableSpec[Any]], tables: Mapping[str, pd.DataFrame], added: Mapping[str, str], *unfolded: str
-) -> tuple[PageTable, ...]:
-    """Return tables as the page shows them, in the order of the report; those named last are unfolded at first."""
-    return tuple(
-        table(name, spec.title, added.get(name, ""), tables[name], unfolded=name in unfolded)
-        for name, spec in specs.items()
-        if name in tables
-    )
-
-
-def page_pictures(
-    specs: Mapping[str, FigureSpec[Any]], figures: Mapping[str, bytes], added: Mapping[str, str]
-) -> tuple[Picture, ...]:
-    """Return figures as the page shows them, in the order of the report."""
-    return tuple(
-        Picture(name, spec.title, added.get(name, ""), figures[name].decode())
-        for name, spec in specs.items()
-        if name in figures
-    )
+def write_shown(page: ChapterPage, tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
+    """Write a page's tables (csv, md) and figures (`<id>.svg`); those of an earlier run that are not among them go."""
+    for shown in page.tables:
+        write_table(shown, tables[shown.id], folder / "tables", page.measured_at)
+    for picture in page.pictures:
+        write_text(folder / "figures" / f"{picture.id}.svg", picture.svg)
+    _only(folder / "tables", tables, ".csv", ".md")
+    _only(folder / "figures", [picture.id for picture in page.pictures], ".svg")
 
 
 #: What is told of a target: from the evidence, the tables and the figures of merit, one paragraph each.
@@ -192,19 +155,19 @@ class ChapterReport(Generic[Evidence]):
     """A chapter declares its part of the report once, whatever was measured.
 
     Attributes:
-        id, title, about, told: see `ChapterPage`.
+        id, title, about: see `ChapterPage`.
         headline: id of the figure that opens the chapter, where it could be drawn.
         unfolded: ids of tables that are unfolded at first.
-        cards, bars: figures of merit that open it, and all that have a bar.
+        cards, bars: figures of merit that open it, and all that have a bar, which may depend on the target.
         tables, figures: registries.
-        shares: how the names of figures begin that are shown in percent.
-        metrics: figures of merit of the evidence.
+        metrics: figures of merit of the evidence, by key.
         findings: see `Findings`.
-        grade: how far the figures can be trusted, from the evidence.
+        grade: how far the figures can be trusted.
         evidence: what is made of the name of a target, of `frames` and of `documents`, by their names.
         frames: stem of each Parquet file among the results, and the columns that it has to have.
         documents: stems of JSON files beside them.
-        completed: adds to the page what only this chapter has, from the evidence, the tables and the figures of merit.
+        shares: how the names of figures begin that are shown in percent.
+        completed: adds to the lines of the bars what only this chapter has.
     """
 
     id: str
@@ -213,26 +176,20 @@ class ChapterReport(Generic[Evidence]):
     headline: str
     unfolded: tuple[str, ...]
     cards: Sequence[CardOf]
-    bars: Sequence[Bar]
+    bars: Callable[[Evidence], Sequence[Bar]]
     tables: Mapping[str, TableSpec[Evidence]]
     figures: Mapping[str, FigureSpec[Evidence]]
-    metrics: Callable[[Evidence], dict[str, Any]]
+    metrics: Callable[[Evidence], dict[str, float]]
     findings: Findings[Evidence]
     grade: Callable[[Evidence], Graded | None]
     evidence: Callable[..., Evidence] | None = None
     frames: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     documents: tuple[str, ...] = ("environment",)
-    told: str = "Findings"
     shares: tuple[str, ...] = ()
-    completed: Callable[[ChapterPage, Evidence, Mapping[str, pd.DataFrame], Mapping[str, Any]], ChapterPage] | None = None
+    completed: Callable[[Evidence, Sequence[Line]], Sequence[Line]] = lambda _, lines: lines
 
     def read(self, target: str, folder: Path) -> Evidence:
-        """Read the evidence of a target.
-
-        Args:
-            target: name of the device or pair.
-            folder: folder that the measuring stage wrote.
-        """
+        """Read the evidence of a target (device or pair) from the folder that its measuring stage wrote."""
         assert self.evidence is not None  # noqa: S101  declared with frames
         frames = {name: read_parquet(folder / f"{name}.parquet", *columns) for name, columns in self.frames.items()}
         return self.evidence(target, **frames, **{name: read_document(folder / f"{name}.json") for name in self.documents})
@@ -248,55 +205,37 @@ class ChapterReport(Generic[Evidence]):
         self.show(self.read(chapter.parent.name, measured), folder=measured, metrics=metrics, chapter=chapter)
 
     def show(self, evidence: Any, *, folder: Path, metrics: Path, chapter: Path) -> None:
-        """Write all that the chapter shows of evidence at hand; see `write`.
-
-        Args:
-            evidence: evidence of the target.
-            folder: folder that tables and figures go to.
-            metrics: file of the figures of merit.
-            chapter: file of the page.
-        """
+        """Write all that the chapter shows of evidence at hand, tables and figures into `folder`; see `write`."""
         tables, figures, found = make_or_explain(self.tables, evidence), draw(self.figures, evidence), self.metrics(evidence)
-        dates = dict.fromkeys(tables, _measured_at(evidence.environment))
-        write_tables(self.tables, tables, notes(self.tables, evidence, tables), dates, folder / "tables")
-        write_figures(figures, folder / "figures")
-        write_json(metrics, found)
         page = self.page(evidence, tables, figures, found)
+        write_shown(page, tables, folder)
+        write_json(metrics, found)
         write_chapter(page, chapter, tables=folder / "tables", figures=folder / "figures")
 
     def page(
         self, evidence: Any, tables: Mapping[str, pd.DataFrame], figures: Mapping[str, bytes], metrics: Mapping[str, Any]
     ) -> ChapterPage:
-        """Make the page of a target.
+        """Make the page of a target: of tables, of figures (SVG) and of figures of merit by id; what is absent is left out.
 
-        Args:
-            evidence: the measurements, with the `environment` they were made in.
-            tables: tables by id; what is absent is left out.
-            figures: SVG by id; likewise.
-            metrics: figures of merit.
+        The evidence holds the `environment` it was measured in.
         """
-        grade = self.grade(evidence)
-        page = ChapterPage(
+        grade, bars, of = self.grade(evidence), self.bars(evidence), evidence.environment
+        drawn = [spec for name, spec in self.figures.items() if name in figures]
+        return ChapterPage(
             id=self.id,
             title=self.title,
             about=self.about,
-            measured_at=_measured_at(evidence.environment),
+            measured_at=str(of.get("measured_at", "unknown")),
             headline=self.headline if self.headline in figures else "",
-            cards=tuple(make_cards(self.cards, self.bars, metrics)),
-            lines=tuple(bar_lines(self.bars, metrics, shares=self.shares)),
+            cards=tuple(make_cards(self.cards, bars, metrics)),
+            lines=tuple(self.completed(evidence, bar_lines(bars, metrics, shares=self.shares))),
             metrics=metric_texts(metrics),
-            told=self.told,
             findings=tuple(self.findings(evidence, tables, metrics)),
-            pictures=page_pictures(self.figures, figures, notes(self.figures, evidence, figures)),
-            tables=page_tables(self.tables, tables, notes(self.tables, evidence, tables), *self.unfolded),
-            environment=tuple(environment_rows(evidence.environment).itertuples(index=False, name=None)),
-            machine=machine_of(evidence.environment),
-            rows=rows_of(evidence.environment),
+            pictures=tuple(Picture(s.id, s.title, s.noted(evidence), figures[s.id].decode()) for s in drawn),
+            tables=page_tables(self.tables, tables, evidence, *self.unfolded),
+            environment=environment_rows(of),
+            machine=machine_of(of),
+            rows=rows_of(of),
             grade=grade.name if grade else "",
             graded=grade.why if grade else "",
         )
-        return self.completed(page, evidence, tables, metrics) if self.completed else page
-
-
-def _measured_at(environment: Mapping[str, Any]) -> str:
-    return str(environment.get("measured_at", "unknown"))

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -135,6 +136,13 @@ def log_scale(axis: Any, *, x: bool = False) -> None:
         each.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         each.set_minor_formatter(NullFormatter())
+
+
+def grouped_bars(axis: Any, series: Mapping[str, Any], colours: Iterable[str]) -> None:
+    """Draw bars side by side: a series a name, each a value a group."""
+    width = 0.8 / len(series)
+    for place, ((name, values), colour) in enumerate(zip(series.items(), colours, strict=False)):
+        axis.bar(np.arange(len(values)) - 0.4 + width * (place + 0.5), values, width, color=colour, label=name)
 
 
 def family_ticks(axis: Any, labels: list[str]) -> None:

@@ -18,7 +18,7 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from edgeplan.errors import FormatError
-from edgeplan.reporting.bars import NO_VALUE, Bar, interval_of, value_of, worst
+from edgeplan.reporting.bars import NO_VALUE, Bar, interval_of, value_of
 from edgeplan.support.files import write_json, write_text
 from edgeplan.support.frames import read_document
 
@@ -41,15 +41,14 @@ def cell_text(value: Any) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def markdown(frame: pd.DataFrame) -> str:
+def markdown(shown: PageTable) -> str:
     """Return a table in Markdown; numbers are aligned to the right."""
 
-    def line(cells: list[str]) -> str:
+    def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
-    rules = ["---:" if pd.api.types.is_numeric_dtype(frame[c]) else "---" for c in frame.columns]
-    rows = [[cell_text(v) for v in row] for row in frame.itertuples(index=False, name=None)]
-    return "\n".join([line([str(c) for c in frame.columns]), "|" + "|".join(rules) + "|", *(line(row) for row in rows)]) + "\n"
+    rules = "|".join("---:" if numeric else "---" for numeric in shown.numeric)
+    return "\n".join([line(shown.columns), f"|{rules}|", *map(line, shown.rows)]) + "\n"
 
 
 #: What stands between two cells; a bar within a cell is escaped.
@@ -57,11 +56,7 @@ _BETWEEN = re.compile(r"(?<!\\)\|")
 
 
 def read_markdown(path: Path) -> tuple[tuple[str, ...], tuple[bool, ...], tuple[tuple[str, ...], ...]]:
-    """Read the cells of a table that `markdown` wrote, as people read them.
-
-    Returns:
-        Its columns, which of them are of numbers, and its rows.
-    """
+    """Read the columns of a table that `markdown` wrote, which of them are of numbers, and its rows, as people read them."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     except (OSError, UnicodeDecodeError) as error:
@@ -72,26 +67,12 @@ def read_markdown(path: Path) -> tuple[tuple[str, ...], tuple[bool, ...], tuple[
     return cells[0], tuple(rule.endswith(":") for rule in cells[1]), tuple(cells[2:])
 
 
-def write_table(frame: pd.DataFrame, path_stem: Path, title: str, note: str, measured_at: str) -> tuple[Path, Path]:
-    """Write a table as csv (for programs, with a column `measured_at`) and md (for people).
-
-    Args:
-        frame: the table.
-        path_stem: path without suffix.
-        title: one line.
-        note: what the data say of it besides; its caption stands in the report.
-        measured_at: when its measurements were made, as text.
-
-    Returns:
-        The two files.
-    """
-    # A stem may hold a dot (a device name): `with_suffix` would cut there.
-    csv, md = (path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("csv", "md"))
+def write_table(shown: PageTable, frame: pd.DataFrame, folder: Path, measured_at: str) -> None:
+    """Write a table as csv (for programs, with a column `measured_at`, a text) and md (for people), named by its id."""
     text = frame.assign(measured_at=measured_at).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    write_text(csv, text)
-    said = f"{note}\n\n" if note else ""
-    write_text(md, f"# {title}\n\n{said}{markdown(frame)}\nMeasured: {measured_at}\n")
-    return csv, md
+    write_text(folder / f"{shown.id}.csv", text)
+    note = f"{shown.caption}\n\n" if shown.caption else ""
+    write_text(folder / f"{shown.id}.md", f"# {shown.title}\n\n{note}{markdown(shown)}\nMeasured: {measured_at}\n")
 
 
 def flat_environment(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -105,25 +86,19 @@ def flat_environment(document: Mapping[str, Any], prefix: str = "") -> dict[str,
     return flat
 
 
-def environment_rows(environment: Mapping[str, Any]) -> pd.DataFrame:
+def environment_rows(environment: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return a captured environment as rows of property and value; nested names are joined by dots."""
-    return pd.DataFrame([(k, str(v)) for k, v in sorted(flat_environment(environment).items())], columns=["property", "value"])
+    return tuple((key, str(value)) for key, value in sorted(flat_environment(environment).items()))
 
 
 def caption(folder: Path, name: str) -> str:
-    """Read the caption of a table or figure, as one line.
-
-    Args:
-        folder: folder of the captions, one Markdown file each.
-        name: id of the table or figure.
-    """
+    """Read the caption of a table or figure from the folder of captions, one Markdown file each, as one line."""
     path = folder / f"{name}.md"
     try:
         return " ".join(path.read_text(encoding="utf-8").split())
     except OSError as error:
-        raise FormatError(
-            f"{name} has no caption", where=str(path), next_step="write what it shows, and in which units"
-        ) from error
+        step = "write what it shows, and in which units"
+        raise FormatError(f"{name} has no caption", where=str(path), next_step=step) from error
 
 
 #: How the name of a file ends that holds a chapter.
@@ -143,13 +118,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class PageCard:
-    """Holds a figure that opens a chapter.
-
-    Attributes:
-        title: sentence about the target, with `{}` in the place of the value.
-        value: number and unit, as text.
-        verdict: one of `bars.Verdict`, or "" where it has no bar.
-    """
+    """Holds a figure that opens a chapter: a sentence about the target with `{}` in the place of the value, number and unit."""
 
     title: str
     value: str
@@ -193,24 +162,11 @@ class PageTable:
 class ChapterPage:
     """Holds a chapter of the report.
 
-    Attributes:
-        id: id of its place in the page.
-        title: title of the chapter.
-        about: what is measured and how it compares with the paper, a sentence or two.
-        measured_at: when, as text.
-        headline: id of the picture that opens the chapter, "" for none.
-        cards: three to five figures that open it.
-        lines: all figures that have a bar.
-        metrics: all figures by name, as text.
-        told: title of the findings.
-        findings: one paragraph each.
-        pictures: pictures in their order, the one that opens the chapter among them.
-        tables: tables in their order.
-        environment: property and value of the machine that was measured.
-        machine: description of the machine, a line.
-        rows: fingerprint of the machine and the commits that measured, which remarks about these rows name.
-        grade: how far the figures can be trusted (`grade.Name`); "" where nothing tells.
-        graded: why so, a sentence.
+    `about` says what is measured and how it compares with the paper, `told` is the title of the findings, one paragraph each;
+    `headline` is the id of the picture that opens the chapter, three to five cards with it. All figures that have a bar are
+    `lines`, all by name, as text, `metrics`. `rows` are the fingerprint of the machine and the commits that measured, which
+    remarks about these rows name; `grade` (`bars.Grade`, "" where nothing tells) says how far the figures can be trusted,
+    `graded` why so.
     """
 
     id: str
@@ -248,13 +204,8 @@ _CHAPTER = TypeAdapter(ChapterPage)
 def write_chapter(chapter: ChapterPage, path: Path, *, tables: Path, figures: Path) -> None:
     """Write a chapter for `read_chapter`, atomically.
 
-    Its tables and figures stay where they are: the document names their files, and the digests by which it changes with them.
-
-    Args:
-        chapter: page of one target.
-        path: the document.
-        tables: folder of `table.write_table`, by id.
-        figures: folder of figures, `<id>.svg`.
+    Its tables (`write_table`) and figures (`<id>.svg`) stay in their folders: the document names their files, and the digests
+    by which it changes with them.
     """
     document = dataclasses.asdict(chapter)
     for part in document["tables"]:
@@ -301,12 +252,9 @@ def _no_chapter(path: Path, why: str) -> FormatError:
 
 
 def with_texts(chapter: ChapterPage, captions: Path, remarks: Iterable[str]) -> ChapterPage:
-    """Return a chapter with what people wrote of it, which no stage before the report reads.
+    """Return a chapter with what people wrote of it, which no stage before the report reads: captions, and remarks.
 
-    Args:
-        chapter: whose captions are what its measurements add.
-        captions: folder of `tables` and `figures`, a text for each id; may be absent.
-        remarks: shown before the computed findings.
+    The folder of captions holds `tables` and `figures`, a text for each id; it may be absent.
     """
     findings = (*remarks, *chapter.findings)
     if not captions.is_dir():
@@ -341,26 +289,18 @@ def table(name: str, title: str, note: str, frame: pd.DataFrame, *, unfolded: bo
     return PageTable(name, title, note, tuple(str(c) for c in frame.columns), numeric, rows, unfolded)
 
 
-def number(value: float | str, *, share: bool = False) -> str:
+def number(value: float, *, share: bool = False) -> str:
     """Return a figure as text; a share in percent."""
-    if isinstance(value, str):
-        return value
     return f"{cell_text(100 * float(value))} %" if share else cell_text(float(value))
 
 
-def metric_texts(metrics: Mapping[str, float | str]) -> tuple[tuple[str, str], ...]:
+def metric_texts(metrics: Mapping[str, float]) -> tuple[tuple[str, str], ...]:
     """Format all figures by name, as text."""
     return tuple((name, number(metrics[name])) for name in sorted(metrics))
 
 
 def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[str, ...] = ()) -> list[Line]:
-    """Return a line for each bar; a figure without a value misses its bar.
-
-    Args:
-        held: the bars.
-        metrics: figures by key, intervals beside them (`bars.interval_keys`).
-        shares: how the keys begin whose figures are shown in percent.
-    """
+    """Return a line for each bar; a figure without a value misses its bar, one whose key begins as `shares` is in percent."""
     lines = []
     for bar in held:
         as_text = partial(number, share=bar.key.startswith(shares))
@@ -370,19 +310,14 @@ def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[
 
 @dataclass(frozen=True, slots=True)
 class CardOf:
-    """Describes a card of the first screen.
+    """Describes a card of the first screen: a sentence about the target with `{}` in the place of the figure `key`.
 
-    Attributes:
-        title: sentence about the target, with `{}` in the place of the value.
-        keys: of the figure.
-        unit: follows the number.
-        paper: the paper's value, as text.
-        share: whether it is shown in percent.
-        further: whether only some profiles measure it: it is left out where it has no value. Every profile measures the others.
+    A unit follows the number, `paper` is the paper's value as text. `further`: only some profiles measure the figure, which is
+    left out where it has no value; every profile measures the others.
     """
 
     title: str
-    keys: tuple[str, ...]
+    key: str
     unit: str = ""
     paper: str = ""
     share: bool = False
@@ -390,35 +325,20 @@ class CardOf:
 
 
 def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[PageCard]:
-    """Return the cards, each held against the bars of its figures; one without a value says so, or is left out if `further`."""
+    """Return the cards, each held against its figure's bar; one without a value says so, or is left out if `further`."""
     by_key = {bar.key: bar for bar in bars}
     cards = []
     for card in wanted:
-        held = [by_key[key] for key in card.keys if key in by_key]
-        verdict = worst([bar.verdict(metrics) for bar in held]) if held else ""
-        as_text = partial(number, share=card.share)
-        values = [value_of(metrics, key) for key in card.keys]
-        if card.further and not any(value is not None for value in values):
+        value, bar, ends = value_of(metrics, card.key), by_key.get(card.key), interval_of(metrics, card.key)
+        if card.further and value is None:
             continue
-        told = [_at_a_glance(value, share=card.share) for value in values]
-        value = NO_VALUE if set(told) == {NO_VALUE} else " / ".join(told)
-        unit = "" if told[-1] == NO_VALUE else "%" if card.share else card.unit
-        limits = " / ".join(dict.fromkeys(bar.limits(as_text) for bar in held))
-        aims = " / ".join(dict.fromkeys(bar.aim for bar in held))
-        ends = [_interval(metrics, key, share=card.share) for key in card.keys]
-        interval = " / ".join(ends) if all(ends) else ""
-        cards.append(PageCard(card.title, f"{value} {unit}".rstrip(), verdict, limits, aims, card.paper, interval))
+        told = NO_VALUE if value is None else f"{_short(value, card)} {'%' if card.share else card.unit}".rstrip()
+        held = (bar.verdict(metrics), bar.limits(partial(number, share=card.share)), bar.aim) if bar else ("", "", "")
+        interval = " to ".join(_short(end, card) for end in ends) + " %" * card.share if ends else ""
+        cards.append(PageCard(card.title, told, *held, card.paper, interval))
     return cards
 
 
-def _interval(metrics: Mapping[str, Any], key: str, *, share: bool) -> str:
-    """Return the interval of a figure as text; "" where it has none."""
-    ends = interval_of(metrics, key)
-    return " to ".join(_at_a_glance(end, share=share) for end in ends) + " %" * share if ends else ""
-
-
-def _at_a_glance(value: float | str | None, *, share: bool) -> str:
+def _short(value: float, card: CardOf) -> str:
     """Return a figure in three digits; a share in percent, rounded down, so that what is not all does not read 100."""
-    if value is None or isinstance(value, str):
-        return value or NO_VALUE
-    return f"{math.floor(1000 * value + 1e-6) / 10:g}" if share else f"{value:.3g}"
+    return f"{math.floor(1000 * value + 1e-6) / 10:g}" if card.share else f"{value:.3g}"

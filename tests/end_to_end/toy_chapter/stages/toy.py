@@ -15,7 +15,7 @@ from edgeplan.chapters.toy.planners.longest_first import longest_first
 from edgeplan.chapters.toy.settings import ToySettings
 
 from edgeplan.reporting import chapter_report as kit
-from edgeplan.reporting.page import ChapterPage, write_chapter
+from edgeplan.reporting.page import ChapterPage, write_chapter, write_table
 from edgeplan.support.files import write_json
 from edgeplan.support.store import Journal, Protocol
 
@@ -45,11 +45,11 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
             journal.commit({"key": key, "ms": known[key]})
     times_ms = np.array([known[_key(device, size, seed)] for size in toy.sizes])
     frame = pd.DataFrame({"size": toy.sizes, "sort_ms": times_ms, "lane": longest_first(times_ms, toy.lanes)})
-    tables, _ = kit.make(TABLES, Evidence(frame))
-    kit.write_tables(TABLES, tables, {}, dict.fromkeys(tables, "now"), table.parent)
     write_json(metrics, {"toy.sort_ms": float(times_ms.sum())})
-    shown = kit.page_tables(TABLES, tables, {})
-    page = ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=shown)
+    seen = Evidence(frame)
+    (shown,) = kit.page_tables(TABLES, kit.make(TABLES, seen)[0], seen)
+    write_table(shown, frame, table.parent, "now")
+    page = ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=(shown,))
     write_chapter(page, part, tables=table.parent, figures=table.parent)
 
 

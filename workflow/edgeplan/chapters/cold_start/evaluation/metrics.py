@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -272,8 +271,9 @@ def outputs_equal(e: ColdEvidence) -> float:
     return share_right(e.checks["error"], OUTPUT_TOLERANCE)
 
 
-#: The figures of the chapter by their key in metrics.json.
-METRICS: Mapping[str, Callable[[ColdEvidence], float | Estimate]] = MappingProxyType(
+#: The figures of the chapter by their key in metrics.json; a missing one is absent.
+cold_metrics = partial(
+    figures_of_merit,
     {
         "cold.failed_starts": failed_starts,
         "cold.speedup_vs_best_stock_cached": speedup_vs_best_stock_cached,
@@ -284,7 +284,7 @@ METRICS: Mapping[str, Callable[[ColdEvidence], float | Estimate]] = MappingProxy
         "cold.plan_gap_max": plan_gap_max,
         "cold.predicted_within_15pct": predicted_within_15pct,
         "runtime.outputs_equal": outputs_equal,
-    }
+    },
 )
 
 #: What the figures have to reach. A start that takes less than its bound shows that the bound is none.
@@ -300,8 +300,3 @@ BARS = (
     Bar("cold.predicted_within_15pct", "share of makespans (weights in memory) predicted within 15 %", low=0.7, aim=">= 0.95"),
     Bar("runtime.outputs_equal", "share of kernel choices with outputs equal to ONNX Runtime's", low=1),
 )
-
-
-def cold_metrics(e: ColdEvidence) -> dict[str, float]:
-    """Compute the figures that the measurements give; a missing one is an absent key."""
-    return figures_of_merit(METRICS, e)

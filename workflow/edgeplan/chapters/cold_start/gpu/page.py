@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -40,16 +40,16 @@ BARS = (
     Bar("cold_gpu.failed_starts", "starts that failed, or that compiled what their plan keeps", high=0),
 )
 _CARDS = (
-    CardOf("starts in {} its own fastest later inference", ("cold_gpu.over_warm",), "times", f"{paper.COLD_OVER_WARM:g}"),
+    CardOf("starts in {} its own fastest later inference", "cold_gpu.over_warm", "times", f"{paper.COLD_OVER_WARM:g}"),
     CardOf(
         "starts {} as fast as compiling and packing at every start",
-        ("cold_gpu.speedup_over_default",),
+        "cold_gpu.speedup_over_default",
         "times",
         "28.5 and 29.6 over ncnn",
     ),
     CardOf(
         "starts {} as fast as the best stock setting on the GPU",
-        ("cold_gpu.speedup_over_best_stock",),
+        "cold_gpu.speedup_over_best_stock",
         "times",
         "4 to 58 over ncnn",
         further=True,
@@ -152,14 +152,9 @@ def failed_starts(e: GpuStartEvidence) -> float:
     return float(((e.starts["stock"] == 0) & (e.starts["reason"] != "") & (e.starts["way"] != "")).sum())
 
 
-_FIGURES: tuple[Callable[[GpuStartEvidence], float | Estimate], ...] = (
-    *(over_warm, plan_gap_max, speedup_over_default, speedup_over_best_stock, output_error_max, failed_starts),
-)
-
-
-def gpu_metrics(e: GpuStartEvidence) -> dict[str, float]:
-    """Return all figures that were measured, by key."""
-    return figures_of_merit({figure.__name__: figure for figure in _FIGURES}, e, "cold_gpu.")
+_FIGURES = (over_warm, plan_gap_max, speedup_over_default, speedup_over_best_stock, output_error_max, failed_starts)
+#: All figures that were measured, by key.
+gpu_metrics = partial(figures_of_merit, {f"cold_gpu.{figure.__name__}": figure for figure in _FIGURES})
 
 
 def beside(e: GpuStartEvidence) -> pd.DataFrame:
@@ -219,7 +214,7 @@ def ways(e: GpuStartEvidence) -> Any:
     return figure
 
 
-def findings(e: GpuStartEvidence) -> tuple[str, ...]:
+def findings(e: GpuStartEvidence, *_: object) -> tuple[str, ...]:
     """Say what a start is made of, and what could not be planned or started."""
     told = []
     own = e.counted[(e.counted["way"] == OPTIMAL) & (e.counted["state"] == CACHED)]
@@ -263,11 +258,11 @@ GPU_REPORT = ChapterReport(
     headline="cold_gpu_ways",
     unfolded=("cold_gpu_beside",),
     cards=_CARDS,
-    bars=BARS,
+    bars=lambda _: BARS,
     tables=GPU_TABLES,
     figures=GPU_FIGURES,
     metrics=gpu_metrics,
-    findings=lambda evidence, *_: findings(evidence),
+    findings=findings,
     grade=grade,
     evidence=GpuStartEvidence,
     frames={

@@ -21,9 +21,6 @@ MAPPED = "edgeplan-mapped"
 #: MiB over idle at which engines that live in little memory are compared.
 HELD_MIB = 45.0
 
-#: Columns that tables of before lack.
-_LATER = ("ratio", "factor", "read_ahead", "full_ms")
-
 
 def machine_of(rows: pd.DataFrame) -> pd.Series[str]:
     """The machine that rows name; "" for that of the environment, as in rows that were never measured alone."""
@@ -36,21 +33,11 @@ def _case(name: str) -> cached_property[pd.DataFrame]:
 
 @dataclass(frozen=True)
 class MemoryEvidence:
-    """Rows of the stage `memory`; see `measuring.NUMBERS`.
-
-    Attributes:
-        device: name of the device.
-        runs: all rows.
-        environment: of the machine.
-    """
+    """Rows of the stage `memory` (see `measuring.NUMBERS`), and parts of them by case."""
 
     device: str
     runs: pd.DataFrame
     environment: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        lacking = {name: math.nan for name in _LATER if name not in self.runs}
-        object.__setattr__(self, "runs", self.runs.assign(**lacking))
 
     #: Stock engines with all the memory that they want.
     stock = _case("stock")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -63,28 +63,18 @@ def phonelike_overhead(e: MemoryEvidence) -> float | Estimate:
     return float(e.slowed["median_ms"].iloc[0])
 
 
-def _possible(e: MemoryEvidence) -> pd.DataFrame:
-    """Budgets that are not proven too small."""
-    return e.budgets[e.budgets["needed"].isna()]
-
-
 def points_within_10pct_of_bound(e: MemoryEvidence) -> Estimate:
     """Share of budgets, the least ones and those not proven too small, with a latency of at most 1.1 times the bound.
 
-    It is the median over turns.
-
-    The bound rests on the times of steps in the phases before and after, with all weights in memory, of the same session.
+    Latency is the median over turns. The bound rests on the times of steps in the phases before and after, with all
+    weights in memory, of the same session.
     """
-    possible = pd.concat([_possible(e), e.runs[e.runs["case"] == "least"]])
+    possible = pd.concat([e.budgets[e.budgets["needed"].isna()], e.runs[e.runs["case"] == "least"]])
     return estimate(np.mean, e.over(possible, "bound_ms") <= _NEAR)
 
 
 def least_over_onnxruntime(model: str = "") -> Callable[[MemoryEvidence], float | Estimate]:
-    """Latency at the least peak / ONNX Runtime's with all memory that it wants, of a model or the mean over all.
-
-    Args:
-        model: "" for the geometric mean.
-    """
+    """Latency at the least peak / ONNX Runtime's with all memory that it wants, of a model or ("") the mean over all."""
 
     def found(e: MemoryEvidence) -> float | Estimate:
         ratios = (e.least["median_ms"] / e.least["stock_ms"]).set_axis(e.least["model"]).dropna()
@@ -116,15 +106,13 @@ def total_in_cgroup(e: MemoryEvidence) -> float:
     return float(held.groupby([f["model"], f["setting"]]).all().sum())
 
 
-def _held_times(e: MemoryEvidence) -> pd.Series[float]:
-    """Latency by setting at `HELD_MIB` of ResNet-152, by whichever read-ahead was faster, of those that lived."""
-    f = e.frugal[(e.frugal["budget"] == HELD_MIB * MIB) & (e.frugal["model"] == "resnet152")]
-    return f.groupby("setting")["median_ms"].min().dropna()
-
-
 def speedup_vs_best_frugal(e: MemoryEvidence) -> float:
-    """Latency of the fastest stock engine that lives in idle and 45 MiB / ours there; infinite where none lives."""
-    times = _held_times(e)
+    """Latency of the fastest stock engine that lives in idle and 45 MiB / ours there; infinite where none lives.
+
+    Of ResNet-152, each by whichever read-ahead was faster.
+    """
+    f = e.frugal[(e.frugal["budget"] == HELD_MIB * MIB) & (e.frugal["model"] == "resnet152")]
+    times = f.groupby("setting")["median_ms"].min().dropna()
     stock = times.drop([OWN, MAPPED], errors="ignore")
     return float(stock.min() / times[OWN]) if len(stock) else math.inf
 
@@ -135,33 +123,27 @@ def outputs_equal(e: MemoryEvidence) -> float:
     Plans of all numbers of threads count, and those that crashed.
     """
     looked_at = e.runs[e.runs["equal"].notna()]
-    right = (looked_at["equal"] == 1) & ~(looked_at["error"] > _TOLERANCE)
-    return float(right.mean())
+    return float(((looked_at["equal"] == 1) & ~(looked_at["error"] > _TOLERANCE)).mean())
 
 
-_ALL: Mapping[str, Callable[[MemoryEvidence], float | Estimate]] = MappingProxyType(
+#: The figures of merit that were measured, by key.
+memory_metrics = partial(
+    figures_of_merit,
     {
-        "least_over_onnxruntime": least_over_onnxruntime(),
-        "least_peak_over_onnxruntime": least_peak_over_onnxruntime,
-        "resnet152_over_onnxruntime": least_over_onnxruntime("resnet152"),
-        "peak_over_budget_max": peak_over_budget_max,
-        "resnet152_reduction": resnet152_reduction,
-        "phonelike_overhead": phonelike_overhead,
-        "points_within_10pct_of_bound": points_within_10pct_of_bound,
-        "plan_gap_max": lambda e: gap_max(e.planned["predicted_ms"], e.planned["plan_bound_ms"]),
-        "cgroup_killed": cgroup_killed,
-        "total_in_cgroup": total_in_cgroup,
-        "speedup_vs_best_frugal": speedup_vs_best_frugal,
-        "outputs_equal": outputs_equal,
-    }
+        "memory.least_over_onnxruntime": least_over_onnxruntime(),
+        "memory.least_peak_over_onnxruntime": least_peak_over_onnxruntime,
+        "memory.resnet152_over_onnxruntime": least_over_onnxruntime("resnet152"),
+        "memory.peak_over_budget_max": peak_over_budget_max,
+        "memory.resnet152_reduction": resnet152_reduction,
+        "memory.phonelike_overhead": phonelike_overhead,
+        "memory.points_within_10pct_of_bound": points_within_10pct_of_bound,
+        "memory.plan_gap_max": lambda e: gap_max(e.planned["predicted_ms"], e.planned["plan_bound_ms"]),
+        "memory.cgroup_killed": cgroup_killed,
+        "memory.total_in_cgroup": total_in_cgroup,
+        "memory.speedup_vs_best_frugal": speedup_vs_best_frugal,
+        "memory.outputs_equal": outputs_equal,
+    },
 )
-
-
-def memory_metrics(e: MemoryEvidence) -> dict[str, float]:
-    """Compute the figures of merit that were measured, by key."""
-    return figures_of_merit(_ALL, e, "memory.")
-
-
 _ABOUT = (
     "Models run in less memory than their weights take: weights are read from the disk while steps run. Memory is the peak "
     "over the idle process, all pages counted. The paper (FlexNN, MobiCom 2024) measured phones, so shares compare, "
@@ -172,29 +154,25 @@ _ABOUT = (
 _CARDS = (
     CardOf(
         "takes {} ONNX Runtime's time, ResNet-152 at its least memory",
-        ("memory.resnet152_over_onnxruntime",),
+        "memory.resnet152_over_onnxruntime",
         "times",
         paper=f"{1 + paper.OVERHEAD['resnet152']:.2f} of NCNN's",
         further=True,
     ),
     CardOf(
         "saves {} of ONNX Runtime's memory, ResNet-152",
-        ("memory.resnet152_reduction",),
+        "memory.resnet152_reduction",
         paper=f"{100 * paper.REDUCTION['resnet152']:g} % of NCNN's",
         share=True,
         further=True,
     ),
-    CardOf(
-        "takes {} ONNX Runtime's time at its least memory, mean",
-        ("memory.least_over_onnxruntime",),
-        "times",
-    ),
-    CardOf("runs in {} of ONNX Runtime's memory at the least, mean", ("memory.least_peak_over_onnxruntime",), share=True),
-    CardOf("peaks at {} of its budget at most", ("memory.peak_over_budget_max",), share=True),
+    CardOf("takes {} ONNX Runtime's time at its least memory, mean", "memory.least_over_onnxruntime", "times"),
+    CardOf("runs in {} of ONNX Runtime's memory at the least, mean", "memory.least_peak_over_onnxruntime", share=True),
+    CardOf("peaks at {} of its budget at most", "memory.peak_over_budget_max", share=True),
 )
 
 
-def findings(evidence: MemoryEvidence) -> tuple[str, ...]:
+def findings(evidence: MemoryEvidence, *_: object) -> tuple[str, ...]:
     """Tell what the least memory costs in time, what the system killed, what does not fit, and what could not be measured."""
     told = [text for finding in (_slower, _held, _killed, _below_bound, _not_slowed) if (text := finding(evidence))]
     frame = evidence.budgets
@@ -276,11 +254,11 @@ MEMORY_REPORT = ChapterReport(
     headline="memory_figure_10",
     unfolded=("memory_frugal", "memory_beside"),
     cards=_CARDS,
-    bars=BARS,
+    bars=lambda _: BARS,
     tables=MEMORY_TABLES,
     figures=MEMORY_FIGURES,
     metrics=memory_metrics,
-    findings=lambda evidence, *_: findings(evidence),
+    findings=findings,
     grade=grade,
     evidence=MemoryEvidence,
     frames={"runs": ("model", "case")},

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import partial
 
 import pandas as pd
 
@@ -76,7 +75,9 @@ def _slower(e: EopEvidence, figure: str) -> pd.Series[bool]:
     return ~(own["ours"] <= SLOWER * own["single"])
 
 
-_ALL: Mapping[str, Callable[[EopEvidence], float | Estimate]] = MappingProxyType(
+#: All figures that were measured, by key.
+eop_metrics = partial(
+    figures_of_merit,
     {
         "eop.speedup_vs_best": speedup_vs_best,
         "eop.failed_plans": failed_plans,
@@ -85,13 +86,8 @@ _ALL: Mapping[str, Callable[[EopEvidence], float | Estimate]] = MappingProxyType
         "eop.slower_than_best_single_models": slower_than_best_single_models,
         "eop.recurrent_slower_unchecked": recurrent_slower_unchecked,
         "eop.outputs_equal": outputs_equal,
-    }
+    },
 )
-
-
-def eop_metrics(e: EopEvidence) -> dict[str, float]:
-    """Return all figures that were measured, by key."""
-    return figures_of_merit(_ALL, e)
 
 
 _ABOUT = (
@@ -99,13 +95,13 @@ _ABOUT = (
     "costs. The paper's times are sums of estimates; here every plan ran, and its outputs were compared."
 )
 _CARDS = (
-    CardOf("runs {} as fast as the best of CPU, GPU, oneDNN on all cores", ("eop.speedup_vs_best",), "times"),
-    CardOf("runs key operators in {} the time at their best ratio", ("eop.ratio_time_over_grid",), "times"),
-    CardOf("runs in {} the time of EOP's plans", ("eop.ours_over_eop",), "times"),
+    CardOf("runs {} as fast as the best of CPU, GPU, oneDNN on all cores", "eop.speedup_vs_best", "times"),
+    CardOf("runs key operators in {} the time at their best ratio", "eop.ratio_time_over_grid", "times"),
+    CardOf("runs in {} the time of EOP's plans", "eop.ours_over_eop", "times"),
 )
 
 
-def findings(evidence: EopEvidence) -> tuple[str, ...]:
+def findings(evidence: EopEvidence, *_: object) -> tuple[str, ...]:
     """Beside what our plans are slower; what did not run, and why."""
     told = [text] if (text := _beside(evidence)) else []
     lost = evidence.plans[evidence.plans["reason"] != ""].drop_duplicates(["model", "reason"])
@@ -140,11 +136,11 @@ EOP_REPORT = ChapterReport(
     headline="eop_reduction",
     unfolded=("eop_figure_08", "eop_table_05"),
     cards=_CARDS,
-    bars=BARS,
+    bars=lambda _: BARS,
     tables=EOP_TABLES,
     figures=EOP_FIGURES,
     metrics=eop_metrics,
-    findings=lambda evidence, *_: findings(evidence),
+    findings=findings,
     grade=grade,
     evidence=EopEvidence,
     frames={

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +21,7 @@ from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SLOWER, WORTH_
 from edgeplan.reporting.bars import PASS, UNDECIDED, Bar, Graded, graded
 from edgeplan.reporting.chapter_report import ChapterReport, FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean
-from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, make_cards
+from edgeplan.reporting.page import CardOf, Line
 
 _ABOUT = (
     "Each model is planned by a sweep of its own steps, with nothing known of the pair before. The plan is run beside each "
@@ -59,10 +59,10 @@ _BARS_OF_A_GPU = (
 #: All that is asked of some pair.
 ASKED = (*_BARS_OF_A_GPU, *_BARS_OF_CORES, *_BARS)
 _CARDS = (
-    CardOf("runs {} as fast as the best other way", ("partition.speedup_over_best",), "times", paper="over the GPU alone"),
-    CardOf("runs on both {} as fast as on the better of them", ("partition.speedup_of_pairs",), "times"),
-    CardOf("could gain {} over the best alone, at most", ("partition.most_gain",), "times"),
-    CardOf("takes {} to a checked plan, at most", ("partition.seconds_to_checked_plan",), "s"),
+    CardOf("runs {} as fast as the best other way", "partition.speedup_over_best", "times", paper="over the GPU alone"),
+    CardOf("runs on both {} as fast as on the better of them", "partition.speedup_of_pairs", "times"),
+    CardOf("could gain {} over the best alone, at most", "partition.most_gain", "times"),
+    CardOf("takes {} to a checked plan, at most", "partition.seconds_to_checked_plan", "s"),
 )
 
 
@@ -179,11 +179,6 @@ def speedup_of_pairs(e: CheckedEvidence) -> Estimate:
     return estimate(geomean, known[[CPU, GPU]].min(axis=1) / known["planned"])
 
 
-def seconds_to_checked_plan(e: CheckedEvidence) -> float:
-    """Max over models of the time from a model to its checked plan, with stock engines beside it."""
-    return float(e.plans["seconds"].max())
-
-
 def most_gain(e: CheckedEvidence) -> Estimate:
     """Geometric mean over `NETWORKS` of the best time of CPU, GPU and all cores * (1 / the CPU's + 1 / the GPU's)."""
     return estimate(geomean, e.networks["most_gain"].dropna())
@@ -212,19 +207,20 @@ def later_within_15pct(column: str) -> Callable[[CheckedEvidence], Estimate]:
     return found
 
 
-_FIGURES: tuple[Callable[[CheckedEvidence], float | Estimate], ...] = (
-    *(speedup_over_best, slower_than_best_models, speedup_of_pairs, seconds_to_checked_plan, most_gain, swept_within_15pct),
+#: All figures that were measured, by key.
+checked_metrics = partial(
+    figures_of_merit,
+    {
+        "partition.speedup_over_best": speedup_over_best,
+        "partition.slower_than_best_models": slower_than_best_models,
+        "partition.speedup_of_pairs": speedup_of_pairs,
+        "partition.seconds_to_checked_plan": lambda e: float(e.plans["seconds"].max()),
+        "partition.most_gain": most_gain,
+        "partition.swept_within_15pct": swept_within_15pct,
+        "partition.written_within_15pct": later_within_15pct("written_ms"),
+        "eop.recurrent_slower": recurrent_slower,
+    },
 )
-_NAMED: Mapping[str, Callable[[CheckedEvidence], float | Estimate]] = {
-    **{f"partition.{figure.__name__}": figure for figure in _FIGURES},
-    "partition.written_within_15pct": later_within_15pct("written_ms"),
-    "eop.recurrent_slower": recurrent_slower,
-}
-
-
-def checked_metrics(e: CheckedEvidence) -> dict[str, float]:
-    """Return all figures that were measured, by key."""
-    return figures_of_merit(_NAMED, e)
 
 
 def plans(e: CheckedEvidence) -> pd.DataFrame:
@@ -255,18 +251,18 @@ def _missing(e: CheckedEvidence) -> list[str]:
     return [model for model in e.environment["asked"] if model not in e.plans.index]
 
 
-def _of_the_pair(page: ChapterPage, e: CheckedEvidence, _: object, metrics: Mapping[str, Any]) -> ChapterPage:
-    """Hold the page to the bars of its pair; a count of slower plans says of how many, and passes where no model is missing."""
-    held, missing, asked = bars(e), len(_missing(e)), len(e.environment["asked"])
-    lines = bar_lines(held, metrics)
-    for k, (bar, line) in enumerate(zip(held, lines, strict=True)):
+def _counted(e: CheckedEvidence, lines: Sequence[Line]) -> list[Line]:
+    """Have the count of slower plans say of how many, and pass where no model is missing."""
+    missing, counted = _missing(e), list(lines)
+    for k, (bar, line) in enumerate(zip(bars(e), lines, strict=True)):
         if bar.key == _SLOWER:
             verdict = UNDECIDED if missing and line.verdict == PASS else line.verdict
-            lines[k] = replace(line, value=f"{line.value} of {len(e.plans)} measured, {asked} asked for", verdict=verdict)
-    return replace(page, cards=tuple(make_cards(_CARDS, held, metrics)), lines=tuple(lines))
+            of = f"{len(e.plans)} measured, {len(e.environment['asked'])} asked for"
+            counted[k] = replace(line, value=f"{line.value} of {of}", verdict=verdict)
+    return counted
 
 
-def findings(e: CheckedEvidence) -> tuple[str, ...]:
+def findings(e: CheckedEvidence, *_: object) -> tuple[str, ...]:
     """Answer whether the pair is worth splitting models on, and say what did not run."""
     f = e.plans
     told = []
@@ -330,14 +326,14 @@ CHECKED_REPORT = ChapterReport(
     headline="",
     unfolded=("partition_checked",),
     cards=_CARDS,
-    bars=_BARS,
+    bars=bars,
     tables=CHECKED_TABLES,
     figures={},
     metrics=checked_metrics,
-    findings=lambda evidence, *_: findings(evidence),
+    findings=findings,
     grade=grade,
     evidence=CheckedEvidence,
-    completed=_of_the_pair,
+    completed=_counted,
     frames={
         "checked": ("model", "way", "median_ms", "chosen", "stock", "over_low", "reason", "ops_ms", "machine"),
         "later": ("model", "written_ms", "unscaled_ms", "median_ms", "machine"),

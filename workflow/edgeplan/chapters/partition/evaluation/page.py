@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -95,25 +95,22 @@ def predicted_within_15pct(e: PartitionEvidence) -> Estimate:
     return estimate(np.mean, (e.planned["median_ms"] / e.planned["predicted_ms"] - 1).abs() <= _WITHIN)
 
 
-_ALL: Mapping[str, Callable[[PartitionEvidence], float | Estimate]] = MappingProxyType(
+#: All figures that were measured, by key.
+partition_metrics = partial(
+    figures_of_merit,
     {
-        "speedup_vs_best": speedup_vs("best"),
-        "speedup_vs_best_single_all": speedup_vs("single"),
-        "slower_than_best_single_models": slower_than_best_single_models,
-        "failed_plans": failed_plans,
-        "oracle_gain_share": oracle_gain_share,
-        "handshake_us": lambda e: float(e.handshakes.set_index("synchronisation")["least_us"]["polling"]),
-        "plan_gap_max": lambda e: float(e.planned["plan_gap"].max()),
-        "predicted_within_15pct": predicted_within_15pct,
+        "partition.speedup_vs_best": speedup_vs("best"),
+        "partition.speedup_vs_best_single_all": speedup_vs("single"),
+        "partition.slower_than_best_single_models": slower_than_best_single_models,
+        "partition.failed_plans": failed_plans,
+        "partition.oracle_gain_share": oracle_gain_share,
+        "partition.handshake_us": lambda e: float(e.handshakes.set_index("synchronisation")["least_us"]["polling"]),
+        "partition.plan_gap_max": lambda e: float(e.planned["plan_gap"].max()),
+        "partition.predicted_within_15pct": predicted_within_15pct,
         # 1e-5 of the largest magnitude, 1e-4 where Winograd runs; a plan that did not run has no right ones
-        "outputs_equal": lambda e: share_right(e.ours["error"], e.ours["tolerance"]),
-    }
+        "partition.outputs_equal": lambda e: share_right(e.ours["error"], e.ours["tolerance"]),
+    },
 )
-
-
-def partition_metrics(e: PartitionEvidence) -> dict[str, float]:
-    """Return all figures that were measured, by key."""
-    return figures_of_merit(_ALL, e, "partition.")
 
 
 _ABOUT = (
@@ -122,19 +119,19 @@ _ABOUT = (
     "shares compare, latencies do not."
 )
 _CARDS = (
-    CardOf("runs {} as fast as the best other way", ("partition.speedup_vs_best",), "times", paper="over the GPU alone"),
-    CardOf("runs {} as fast as on the better processor", ("partition.speedup_vs_best_single_all",), "times", paper="1.36"),
+    CardOf("runs {} as fast as the best other way", "partition.speedup_vs_best", "times", paper="over the GPU alone"),
+    CardOf("runs {} as fast as on the better processor", "partition.speedup_vs_best_single_all", "times", paper="1.36"),
     CardOf(
         "has {} of the gain that a search finds",
-        ("partition.oracle_gain_share",),
+        "partition.oracle_gain_share",
         paper=f"{100 * paper.POOLED_SHARE:g} %",
         share=True,
     ),
-    CardOf("hands over in {} by polling", ("partition.handshake_us",), "us", paper=f"{paper.HANDSHAKE_US[1]:g} us"),
+    CardOf("hands over in {} by polling", "partition.handshake_us", "us", paper=f"{paper.HANDSHAKE_US[1]:g} us"),
 )
 
 
-def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
+def findings(evidence: PartitionEvidence, *_: object) -> tuple[str, ...]:
     """Beside what a plan is slower, what dispatch features bring, which plans were measured, and what was not, and why."""
     noted = evidence.handshakes[evidence.handshakes["note"] != ""]
     told = [text for text in (_beside(evidence), _dispatch(evidence), _planned_before(evidence)) if text]
@@ -208,11 +205,11 @@ PARTITION_REPORT = ChapterReport(
     headline="partition_figure_02",
     unfolded=("partition_beside",),
     cards=_CARDS,
-    bars=BARS,
+    bars=lambda _: BARS,
     tables=PARTITION_TABLES,
     figures=PARTITION_FIGURES,
     metrics=partition_metrics,
-    findings=lambda evidence, *_: findings(evidence),
+    findings=findings,
     grade=grade,
     evidence=PartitionEvidence,
     frames={

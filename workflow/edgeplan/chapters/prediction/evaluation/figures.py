@@ -1,7 +1,4 @@
-"""This registry lists figures; a new one is one function and one line of `FIGURES`.
-
-A new figure is one function and one line of `FIGURES`.
-"""
+"""The chapter's figures; a new one is a function and a line of `FIGURES`."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.tables import baselines, label
+from edgeplan.chapters.prediction.evaluation.tables import PUBLISHED, WITHIN_10, baselines, label
 from edgeplan.reporting.chapter_report import FigureSpec, registry
 from edgeplan.reporting.drawing import (
     GRID,
@@ -72,66 +68,42 @@ def breakdown(evidence: Evidence) -> Any:
     return figure
 
 
-def _sweep(axis: Any, rows: pd.DataFrame, title: str, x: str, *, staircase: bool) -> None:
+def _sweep(axis: Any, rows: pd.DataFrame, title: str, x: str, *, staircase: bool = False) -> None:
+    if not len(rows):
+        axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes, color=INK)
+        return
     rows = rows.sort_values("x")
     xs, measured = rows["x"].to_numpy(float), rows["measured_us"].to_numpy(float)
-    known = rows["predicted_us"].notna().to_numpy()
     if staircase:
         axis.step(xs, measured, where="post", color=INK, linewidth=1.4, label="measured")
         axis.plot(xs, measured, ".", color=INK, markersize=4)
     else:
         axis.plot(xs, measured, "o-", color=INK, markersize=5, label="measured")
-    if known.any():
-        predicted = rows["predicted_us"].to_numpy(float)
-        axis.plot(
-            xs[known],
-            predicted[known],
-            "s--",
-            color=PALETTE[PREDICTORS["predicted"]],
-            markersize=3.5,
-            linewidth=1.2,
-            label="predicted",
-        )
+    known = rows[rows["predicted_us"].notna()]
+    if len(known):
+        look = {"color": PALETTE[PREDICTORS["predicted"]], "markersize": 3.5, "linewidth": 1.2}
+        axis.plot(known["x"], known["predicted_us"], "s--", label="predicted", **look)
     name_axes(axis, x, "latency (us)", title)
     axis.set_ylim(bottom=0)
     legend(axis)
 
 
-def _empty(axis: Any) -> None:
-    axis.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axis.transAxes, color=INK)
-
-
 def sizes(evidence: Evidence) -> Any:
     """Draw figure 7 of the paper: one Conv by kernel size and by input size."""
-    rows = evidence.sweeps
-    figure, axes = canvas(10, 4.2, 2)
-    names = {
-        "kernel_size": ("(a) kernel size", "kernel size (pixels)"),
-        "input_size": ("(b) input size", "input height and width (pixels)"),
-    }
-    for axis, (name, (title, x)) in zip(axes, names.items(), strict=True):
-        part = rows[rows["sweep"] == name]
-        if len(part):
-            _sweep(axis, part, title, x, staircase=False)
-        else:
-            _empty(axis)
+    rows, (figure, axes) = evidence.sweeps, canvas(10, 4.2, 2)
+    _sweep(axes[0], rows[rows["sweep"] == "kernel_size"], "(a) kernel size", "kernel size (pixels)")
+    _sweep(axes[1], rows[rows["sweep"] == "input_size"], "(b) input size", "input height and width (pixels)")
     return figure
 
 
 def channels(evidence: Evidence) -> Any:
     """Draw figure 8 of the paper: one Conv by output channels."""
-    rows = evidence.sweeps
-    figure, (axis,) = canvas(10, 4.4)
-    part = rows[rows["sweep"] == "out_channels"]
-    if len(part):
-        _sweep(axis, part, "", "output channels (count)", staircase=True)
-    else:
-        _empty(axis)
+    rows, (figure, axes) = evidence.sweeps, canvas(10, 4.4)
+    _sweep(axes[0], rows[rows["sweep"] == "out_channels"], "", "output channels (count)", staircase=True)
     return figure
 
 
 _GROUPS = 4
-_PREDICTED = ("measured_ms", "predicted_ms")
 
 
 def _grouped(axis: Any, series: dict[str, list[float]], labels: list[str]) -> None:
@@ -140,10 +112,8 @@ def _grouped(axis: Any, series: dict[str, list[float]], labels: list[str]) -> No
     for i, (name, values) in enumerate(series.items()):
         place = np.arange(len(values)) - 0.4 + width * (i + 0.5)
         axis.bar(place, values, width, color=colour[name], label=name)
-        for x, value in zip(place, values, strict=True):
-            # A bar of height zero must not look like a missing one.
-            if value == 0:
-                axis.plot([x], [0], marker="_", color=colour[name], markersize=6)
+        for x in place[np.array(values) == 0]:  # a bar of height zero must not look like a missing one
+            axis.plot([x], [0], marker="_", color=colour[name], markersize=6)
     family_ticks(axis, labels)
     axis.set_ylim(0, 103)
     legend_above(axis, len(series))
@@ -152,16 +122,8 @@ def _grouped(axis: Any, series: dict[str, list[float]], labels: list[str]) -> No
 def baselines_figure(evidence: Evidence) -> Any:
     """Draw figure 9: +-10 % accuracy by family for every predictor, with the paper's means."""
     table = baselines(evidence)
-    names = [n for n in ("ours", "operator sum", "FLOPs", "FLOPs+MAC") if f"{n}: within 10 % (%)" in table.columns]
-    series = {n: table[f"{n}: within 10 % (%)"].tolist() for n in names}
-    published = {
-        "ours": paper.FIGURE_9["ours"],
-        "operator sum": paper.FIGURE_11_OPERATOR,
-        "FLOPs": paper.FIGURE_9["flops"],
-        "FLOPs+MAC": paper.FIGURE_9["flops_mac"],
-    }
-    for name in names:
-        series[name].append(published[name])
+    shown = {name: f"{name}: {WITHIN_10}" for name in PUBLISHED}
+    series = {name: [*table[column], PUBLISHED[name]] for name, column in shown.items() if column in table}
     figure, (axis,) = canvas(11, 5)
     _grouped(axis, series, [*(label(str(f)) for f in table["family"]), "paper"])
     axis.axvline(len(table) - 0.5, color=INK, linewidth=0.8, linestyle=":")
@@ -172,7 +134,7 @@ def baselines_figure(evidence: Evidence) -> Any:
 def error_by_latency(evidence: Evidence) -> Any:
     """Draw figure 10: signed errors in four groups of equal size by measured latency."""
     frame = evidence.evaluated("measured_ms", "predicted_ms").sort_values("measured_ms", kind="stable")
-    truth, guess = (frame[c].to_numpy(float) for c in _PREDICTED)
+    truth, guess = (frame[c].to_numpy(float) for c in ("measured_ms", "predicted_ms"))
     errors = 100 * relative_error(truth, guess)
     parts = [p for p in np.array_split(np.arange(len(truth)), _GROUPS) if p.size]
     figure, (axis,) = canvas(9, 4.6)
@@ -210,42 +172,15 @@ def operators_against_kernels(evidence: Evidence) -> Any:
     return figure
 
 
+_PREDICTED = "models.predicted_ms"
 #: Every figure by id, in the order of the report.
 FIGURES: Mapping[str, FigureSpec[Evidence]] = registry(
+    FigureSpec("figure_06", "Where the latency goes", breakdown, ("breakdown", "models")),
+    FigureSpec("figure_07", "Conv by kernel size and by input size", sizes, ("sweeps",)),
+    FigureSpec("figure_08", "Conv by output channels", channels, ("sweeps",)),
     FigureSpec(
-        "figure_06",
-        "Where the latency goes",
-        breakdown,
-        ("breakdown", "models"),
+        "figure_09", "Accuracy on unseen families", baselines_figure, (_PREDICTED, "models.macs", "models.memory_bytes")
     ),
-    FigureSpec(
-        "figure_07",
-        "Conv by kernel size and by input size",
-        sizes,
-        ("sweeps",),
-    ),
-    FigureSpec(
-        "figure_08",
-        "Conv by output channels",
-        channels,
-        ("sweeps",),
-    ),
-    FigureSpec(
-        "figure_09",
-        "Accuracy on unseen families",
-        baselines_figure,
-        ("models.predicted_ms", "models.macs", "models.memory_bytes"),
-    ),
-    FigureSpec(
-        "figure_10",
-        "Error by latency",
-        error_by_latency,
-        ("models.predicted_ms",),
-    ),
-    FigureSpec(
-        "figure_11",
-        "Operators against kernels",
-        operators_against_kernels,
-        ("models.predicted_ms", "models.operator_sum_ms"),
-    ),
+    FigureSpec("figure_10", "Error by latency", error_by_latency, (_PREDICTED,)),
+    FigureSpec("figure_11", "Operators against kernels", operators_against_kernels, (_PREDICTED, "models.operator_sum_ms")),
 )

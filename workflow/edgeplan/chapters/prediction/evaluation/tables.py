@@ -1,10 +1,15 @@
-"""Tabulates whole-model prediction: the paper's Tables 1, 2, 8 and 11."""
+"""The chapter's tables, named by nn-Meter's numbers, each with what the paper printed.
+
+Baselines of FLOPs know a model by one number or two (sections 7.1 and 7.2.1): each family is predicted by a linear regression
+over the models of all other families, as in the paper's k-fold experiment. The paper's third baseline, a graph network, stands
+in docs/prediction.md.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -16,168 +21,37 @@ from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.executed import ADAPTIVE, CONV_CHECK, HELD_OUT, OPERATORS, RANDOM, SWEEP
 from edgeplan.predictors.nodes.features import SIZES
 from edgeplan.reporting.chapter_report import NotMeasuredError, TableSpec, registry
-from edgeplan.reporting.metrics import ROUNDING, Estimate, FloatArray, accuracy, by_group, estimate, relative_error, within
+from edgeplan.reporting.metrics import FloatArray, accuracy, by_group, relative_error, within
 from edgeplan.reporting.page import flat_environment
 from edgeplan.support.rounding import nine_digits_each
 
 #: Parts of the measuring time that serve a comparison or a check, not the predictors.
 NOT_BEHIND_PREDICTORS = frozenset({HELD_OUT, SWEEP, CONV_CHECK, RANDOM})
-
-_SECONDS_PER_MINUTE = 60.0
-
-
-def _listed(values: set[int]) -> str:
-    return ", ".join(str(v) for v in sorted(values, reverse=True))
-
-
-def table_05(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 5: the sample space of Conv that the prior models span."""
-    configs = [json.loads(text) for text in evidence.prior.loc[evidence.prior["kind"] == "conv", "config"]]
-
-    def values(name: str) -> set[int]:
-        return {int(config.get(name, 1)) for config in configs}
-
-    sizes, kernels, strides = values("in_height"), values("kernel_h"), values("stride_h")
-    inputs, outputs = values("in_channels"), values("out_channels")
-    space = len(sizes) * len(kernels) * len(strides) * (max(inputs) - min(inputs) + 1) * (max(outputs) - min(outputs) + 1)
-    ours = {
-        "input HW": _listed(sizes),
-        "kernel size": ", ".join(str(k) for k in sorted(kernels)),
-        "stride": ", ".join(str(s) for s in sorted(strides)),
-        "Cin": f"{min(inputs)} - {max(inputs)}",
-        "Cout": f"{min(outputs)} - {max(outputs)}",
-        "configurations": f"{space / 1e9:.2g} billion ({len(configs)} distinct in the prior models)",
-    }
-    printed = paper.printed("table_05")
-    return printed.assign(ours=printed["dimension"].map(ours))[["dimension", "ours", "paper"]]
-
-
-def training_rows(evidence: Evidence) -> pd.DataFrame:
-    """Return the measured nodes that the predictors learn from, with the paper's kernel that each is."""
-    rows = evidence.kernels[evidence.kernels["sampler"].isin([ADAPTIVE, OPERATORS])]
-    return rows.assign(kernel=rows["key"].map(paper.kernel_of))
-
-
-def table_06(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 6: kernels, features and the rows that the predictors learn from."""
-    trained = training_rows(evidence)
-    counts, keys = trained["kernel"].value_counts(), trained.groupby("kernel")["key"].nunique()
-    printed = paper.printed("tables_06_09", "kernel").filter(regex="kernel|features|rows")
-    order = [k for k in printed.index if k in counts or k == "se"]
-    order += [k for k in sorted(counts.index) if k not in order]
-    rows = [
-        {
-            "kernel": kernel,
-            "features": ", ".join(SIZES) if kernel in counts else "",
-            "rows": int(counts.get(kernel, 0)),
-            "algorithms": int(keys.get(kernel, 0)),
-        }
-        for kernel in order
-    ]
-    table = pd.DataFrame(rows).join(printed, on="kernel")
-    return table.fillna({"paper kernel": "", "paper features": ""})
-
-
-def table_07(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 7: the device, beside the paper's."""
-    flat = flat_environment(evidence.environment)
-
-    def first(*names: str) -> str:
-        found = [flat[k] for name in names for k in flat if k == name or k.endswith(f".{name}")]
-        return str(found[0]) if found else ""
-
-    engine, version = first("engine", "engine_name"), first("engine_version")
-    ours = (
-        evidence.device,
-        f"{first('cores')} cores, {first('memory_gib')} GiB",
-        first("cpu", "cpu_model", "model_name", "processor"),
-        f"{engine} {version}".strip(),
-        first("threads"),
-    )
-    printed = paper.printed("table_07")
-    return pd.DataFrame([ours, *printed.itertuples(index=False, name=None)], columns=printed.columns)
-
-
-def table_09(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 9: held-out kernels by kernel and split, ours and random forest."""
-    frame = evidence.quality
-    rows = []
-    for (split, kernel), part in frame.groupby(["split", "kernel"], sort=True):
-        hit = accuracy(part["measured_us"], part["predicted_us"])
-        row: dict[str, Any] = {"split": split, "kernel": kernel, "rows": len(part)}
-        row |= {"RMSE (ms)": hit.rmse / 1e3, "RMSPE (%)": hit.rmspe, "within 10 % (%)": 100 * hit.within_10pct}
-        known = part[part["forest_us"].notna()]
-        if len(known):
-            other = accuracy(known["measured_us"], known["forest_us"])
-            row |= {"forest: RMSE (ms)": other.rmse / 1e3, "forest: RMSPE (%)": other.rmspe}
-            row["forest: within 10 % (%)"] = 100 * other.within_10pct
-        rows.append(row)
-    printed = paper.printed("tables_06_09", "kernel").filter(regex=r"RMSE|within")
-    missing = [kernel for kernel in printed.index if kernel not in set(frame["kernel"])]
-    rows += [{"split": "paper only", "kernel": kernel} for kernel in missing]
-    return pd.DataFrame(rows).join(printed, on="kernel")
-
-
-def table_10(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 10: the conv predictor by sampler on the frozen set, and whole models with that predictor among ours."""
-    samplers = evidence.samplers
-    rows = []
-    for cell in samplers.to_dict("records"):
-        name = str(cell["sampler"])
-        models = evidence.models.dropna(subset=f"{name}_sampling_ms")
-        alexnets = models[models["family"].map(paper.family_key) == "alexnet"]
-        errors = samplers["rmspe"]
-        row: dict[str, Any] = {
-            "sampler": name,
-            "rows": cell["rows"],
-            "minutes": cell["seconds"] / _SECONDS_PER_MINUTE,
-            "conv RMSE (ms)": cell["rmse_ms"],
-            "conv RMSPE (%)": cell["rmspe"],
-            "lowest": "" if errors.notna().sum() <= 1 else "yes" if cell["rmspe"] == errors.min() else "no",
-            "over adaptive, from (points)": cell.get("rmspe_more_low", np.nan),
-            "to (points)": cell.get("rmspe_more_high", np.nan),
-            "conv within 10 % (%)": 100 * cell["within_10pct"],
-        }
-        row |= {
-            f"{which} within 10 % (%)": 100 * within(found["measured_ms"], found[f"{name}_sampling_ms"], 0.1)
-            if len(found)
-            else np.nan
-            for which, found in (("models", models), ("AlexNets", alexnets))
-        }
-        rows.append(row)
-    return pd.DataFrame(rows).join(paper.printed("table_10", "sampler"), on="sampler")
-
-
-def measuring_seconds(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> dict[str, float]:
-    """Return wall-clock seconds of measuring by part: those of the sampler's document, and of the calibrating models."""
-    found = {name: float(seconds) for name, seconds in sampling["seconds"].items()}
-    return found | ({"calibration": float(calibration["seconds"].sum())} if len(calibration) else {})
-
-
-def kernel_minutes(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> float:
-    """Return the minutes of measuring behind the predictors: all parts but the frozen test set and what only compares.
-
-    Args:
-        sampling: the sampler's document.
-        calibration: the whole models that set the factors of kinds and the intervals: seconds.
-    """
-    parts = measuring_seconds(sampling, calibration)
-    return sum(v for k, v in parts.items() if k not in NOT_BEHIND_PREDICTORS) / _SECONDS_PER_MINUTE
-
-
-def table_12(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 12: measuring cost in minutes, by part."""
-    parts = measuring_seconds(evidence.sampling, evidence.calibration)
-    rows: list[tuple[str, str, float]] = [
-        (k, "no" if k in NOT_BEHIND_PREDICTORS else "yes", v / _SECONDS_PER_MINUTE) for k, v in parts.items()
-    ]
-    rows.append(("total behind the predictors", "yes", kernel_minutes(evidence.sampling, evidence.calibration)))
-    printed = paper.printed("table_12")
-    return pd.DataFrame([*rows, *printed.itertuples(index=False, name=None)], columns=printed.columns)
-
-
 #: Names of columns.
 WITHIN_5, WITHIN_10 = "within 5 % (%)", "within 10 % (%)"
+#: Name of a predictor in tables -> its column in the evaluated variants; the linear baselines are computed here.
+PREDICTORS = {
+    "ours": "predicted_ms",
+    "family left out": "left_out_ms",
+    "plain sum": "plain_sum_ms",
+    "random forest": "forest_ms",
+    "operator sum": "operator_sum_ms",
+    "FLOPs": "flops_ms",
+    "FLOPs+MAC": "flops_mac_ms",
+}
+#: What the paper's means of these are (Figures 9 and 11), % within 10 %.
+PUBLISHED = {
+    "ours": paper.FIGURE_9["ours"],
+    "operator sum": paper.FIGURE_11_OPERATOR,
+    "FLOPs": paper.FIGURE_9["flops"],
+    "FLOPs+MAC": paper.FIGURE_9["flops_mac"],
+}
+#: Baseline name -> the columns of models.parquet it regresses on. Both counts are the paper's: multiply-adds, and the bytes
+#: of all feature maps and weights.
+LINEAR_BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"flops": ("macs",), "flops_mac": ("macs", "memory_bytes")},
+)
+_SECONDS_PER_MINUTE = 60.0
 
 
 def label(family: str) -> str:
@@ -185,9 +59,21 @@ def label(family: str) -> str:
     return str(paper.printed("table_02", "family")["label"].get(paper.family_key(family), family))
 
 
-def beside(table: pd.DataFrame, printed: pd.DataFrame, key: str) -> pd.DataFrame:
-    """Return a table with what the paper printed in further columns, row by row of the same key."""
-    return pd.concat([table, printed.reindex(table[key].map(paper.family_key)).set_axis(table.index)], axis=1)
+def _above(rows: Iterable[tuple[Any, ...]], name: str) -> pd.DataFrame:
+    """Return rows above those of a table that the paper printed."""
+    printed = paper.printed(name)
+    return pd.DataFrame([*rows, *printed.itertuples(index=False, name=None)], columns=printed.columns)
+
+
+def _beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with what the paper printed of the same families in further columns."""
+    return pd.concat([table, printed.reindex(table["family"].map(paper.family_key)).set_axis(table.index)], axis=1)
+
+
+def _labelled(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return a table by family beside a printed one, under the paper's names of families."""
+    table = _beside(table, paper.printed(name, "family"))
+    return table.assign(family=table["family"].map(label))
 
 
 def table_01(evidence: Evidence) -> pd.DataFrame:
@@ -200,124 +86,218 @@ def table_01(evidence: Evidence) -> pd.DataFrame:
         errors = [100 * float(np.mean(np.abs(relative_error(sums[0], s)))) for s in sums[1:]]
         means = [float(s.mean()) for s in sums]
         rows.append((evidence.device, f"mean of {len(frame)} variants", means[0], means[1], errors[0], means[2], errors[1]))
-    printed = paper.printed("table_01")
-    return pd.DataFrame([*rows, *printed.itertuples(index=False, name=None)], columns=printed.columns)
+    return _above(rows, "table_01")
 
 
 def table_02(evidence: Evidence) -> pd.DataFrame:
     """Return Table 2: average FLOPs (multiply-adds) of the generated variants and the range of latencies, by family."""
     zoo, measured = evidence.zoo, evidence.models
-    variants = zoo[zoo["index"] >= 0]
     printed, rows = paper.printed("table_02", "family"), []
-    for family in dict.fromkeys(zoo["family"]):
-        macs = variants.loc[variants["family"] == family, "macs"]
-        base = zoo.loc[(zoo["family"] == family) & (zoo["index"] < 0), "macs"]
+    for family, own in zoo.groupby("family", sort=False):
+        macs, base = own.loc[own["index"] >= 0, "macs"], own.loc[own["index"] < 0, "macs"]
         times = measured.loc[measured["family"] == family, "measured_ms"]
         rows.append(
             {
-                "family": label(family),
+                "family": label(str(family)),
                 "variants": len(macs),
                 "FLOPs (M)": macs.mean() / 1e6,
                 "base FLOPs (M)": base.iloc[0] / 1e6 if len(base) else np.nan,
-                "paper: FLOPs (M)": printed["paper: FLOPs (M)"].get(paper.family_key(family), np.nan),
+                "paper: FLOPs (M)": printed["paper: FLOPs (M)"].get(paper.family_key(str(family)), np.nan),
                 "measured": len(times),
                 "latency min (ms)": times.min(),
                 "latency max (ms)": times.max(),
             }
         )
-    return beside(pd.DataFrame(rows), printed[[f"paper {device}: latency (ms)" for device in paper.DEVICES]], "family")
+    return _beside(pd.DataFrame(rows), printed[[f"paper {device}: latency (ms)" for device in paper.DEVICES]])
+
+
+def table_03(evidence: Evidence) -> pd.DataFrame:
+    """Return Table 3: the fusion test of pool and relu, in us: on small tensors, and on a large one where that is unclear."""
+    words = evidence.test_cases["context"].fillna("").astype(str).str.split()
+    cases = evidence.test_cases.assign(device=evidence.device, tensors=["small" if "small" in w else "large" for w in words])
+    cases = cases.assign(sum_us=cases["t_op1_us"] + cases["t_op2_us"])
+    chosen = cases[(cases["pair"] == "maxpool_relu") & (cases["connection"] == "single")]
+    columns = ["device", "tensors", "t_op1_us", "t_op2_us", "t_pair_us", "sum_us", "decision"]
+    return _above(chosen[columns].itertuples(index=False, name=None), "table_03")
+
+
+def table_04(evidence: Evidence) -> pd.DataFrame:
+    """Return Table 4: kernels of ResNet18 and how many of each, by the detected rules and on the paper's backends.
+
+    The paper's `avgpool` is the global pooling, `gap` here.
+    """
+    ours, printed = Counter(evidence.resnet18_kernels), paper.printed("table_04", "kernel")
+    kernels = list(dict.fromkeys([*ours, *printed.index]))
+    table = pd.DataFrame({"kernel": kernels, evidence.device: [ours[k] for k in kernels]})
+    return table.join(printed.reindex(kernels, fill_value=0), on="kernel")
+
+
+def table_05(evidence: Evidence) -> pd.DataFrame:
+    """Return Table 5: the sample space of Conv that the prior models span."""
+    configs = [json.loads(text) for text in evidence.prior.loc[evidence.prior["kind"] == "conv", "config"]]
+    names = ("in_height", "kernel_h", "stride_h", "in_channels", "out_channels")
+    sizes, kernels, strides, inputs, outputs = (sorted({int(c.get(name, 1)) for c in configs}) for name in names)
+    space = len(sizes) * len(kernels) * len(strides) * (inputs[-1] - inputs[0] + 1) * (outputs[-1] - outputs[0] + 1)
+    ours = {
+        "input HW": ", ".join(map(str, reversed(sizes))),
+        "kernel size": ", ".join(map(str, kernels)),
+        "stride": ", ".join(map(str, strides)),
+        "Cin": f"{inputs[0]} - {inputs[-1]}",
+        "Cout": f"{outputs[0]} - {outputs[-1]}",
+        "configurations": f"{space / 1e9:.2g} billion ({len(configs)} distinct in the prior models)",
+    }
+    printed = paper.printed("table_05")
+    return printed.assign(ours=printed["dimension"].map(ours))[["dimension", "ours", "paper"]]
+
+
+def table_06(evidence: Evidence) -> pd.DataFrame:
+    """Return Table 6: kernels of the paper, features, and the measured nodes that the predictors learn from."""
+    rows = evidence.kernels[evidence.kernels["sampler"].isin([ADAPTIVE, OPERATORS])]
+    trained = rows.assign(kernel=rows["key"].map(paper.kernel_of)).groupby("kernel")["key"].agg(["size", "nunique"])
+    printed = paper.printed("tables_06_09", "kernel").filter(regex="kernel|features|rows")
+    order = [k for k in printed.index if k in trained.index or k == "se"]
+    order += [k for k in trained.index if k not in order]
+    counts = trained.reindex(order, fill_value=0)
+    table = pd.DataFrame(
+        {
+            "kernel": order,
+            "features": [", ".join(SIZES) if kernel in trained.index else "" for kernel in order],
+            "rows": counts["size"].to_numpy(),
+            "algorithms": counts["nunique"].to_numpy(),
+        }
+    )
+    return table.join(printed, on="kernel").fillna({"paper kernel": "", "paper features": ""})
+
+
+def table_07(evidence: Evidence) -> pd.DataFrame:
+    """Return Table 7: the device, beside the paper's."""
+    flat = flat_environment(evidence.environment)
+
+    def first(*names: str) -> str:
+        found = [flat[k] for name in names for k in flat if k == name or k.endswith(f".{name}")]
+        return str(found[0]) if found else ""
+
+    engine, version = first("engine", "engine_name"), first("engine_version")
+    sizes, cpu = f"{first('cores')} cores, {first('memory_gib')} GiB", first("cpu", "cpu_model", "model_name", "processor")
+    return _above([(evidence.device, sizes, cpu, f"{engine} {version}".strip(), first("threads"))], "table_07")
 
 
 def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame:
     """Return family, number of models, and the four metrics of Table 8 in percent or ms."""
     table = by_group(frame, predicted=predicted)
-    return pd.DataFrame(
-        {
-            "family": table["family"],
-            "models": table["models"],
-            f"{prefix}RMSE (ms)": table["rmse"],
-            f"{prefix}RMSPE (%)": table["rmspe"],
-            f"{prefix}{WITHIN_5}": 100 * table["within_5pct"],
-            f"{prefix}{WITHIN_10}": 100 * table["within_10pct"],
-        }
-    )
+    metrics = {
+        "RMSE (ms)": table["rmse"],
+        "RMSPE (%)": table["rmspe"],
+        WITHIN_5: 100 * table["within_5pct"],
+        WITHIN_10: 100 * table["within_10pct"],
+    }
+    return table[["family", "models"]].assign(**{f"{prefix}{name}": values for name, values in metrics.items()})
 
 
 def table_08(evidence: Evidence) -> pd.DataFrame:
     """Return Table 8: end-to-end prediction by family and overall."""
-    table = _hits(evidence.evaluated("measured_ms", "predicted_ms"), "predicted_ms")
-    table = beside(table, paper.printed("table_08", "family"), "family")
-    table["family"] = table["family"].map(label)
-    return table
+    return _labelled(_hits(evidence.evaluated("measured_ms", "predicted_ms"), "predicted_ms"), "table_08")
+
+
+def table_09(evidence: Evidence) -> pd.DataFrame:
+    """Return Table 9: held-out kernels by kernel and split, ours and random forest."""
+    frame, rows = evidence.quality, []
+    for (split, kernel), part in frame.groupby(["split", "kernel"], sort=True):
+        row: dict[str, Any] = {"split": split, "kernel": kernel, "rows": len(part)}
+        for prefix, column in (("", "predicted_us"), ("forest: ", "forest_us")):
+            known = part[part[column].notna()] if prefix else part
+            if len(known):
+                hit = accuracy(known["measured_us"], known[column])
+                row |= {f"{prefix}RMSE (ms)": hit.rmse / 1e3, f"{prefix}RMSPE (%)": hit.rmspe}
+                row[f"{prefix}{WITHIN_10}"] = 100 * hit.within_10pct
+        rows.append(row)
+    printed = paper.printed("tables_06_09", "kernel").filter(regex=r"RMSE|within")
+    missing = [kernel for kernel in printed.index if kernel not in set(frame["kernel"])]
+    rows += [{"split": "paper only", "kernel": kernel} for kernel in missing]
+    return pd.DataFrame(rows).join(printed, on="kernel")
+
+
+def table_10(evidence: Evidence) -> pd.DataFrame:
+    """Return Table 10: the conv predictor by sampler on the frozen set, and whole models with that predictor among ours."""
+    samplers, rows = evidence.samplers, []
+    errors = samplers["rmspe"]
+    for cell in samplers.to_dict("records"):
+        name = str(cell["sampler"])
+        models = evidence.models.dropna(subset=f"{name}_sampling_ms")
+        alexnets = models[models["family"].map(paper.family_key) == "alexnet"]
+        row: dict[str, Any] = {
+            "sampler": name,
+            "rows": cell["rows"],
+            "minutes": cell["seconds"] / _SECONDS_PER_MINUTE,
+            "conv RMSE (ms)": cell["rmse_ms"],
+            "conv RMSPE (%)": cell["rmspe"],
+            "lowest": "" if errors.notna().sum() <= 1 else "yes" if cell["rmspe"] == errors.min() else "no",
+            "over adaptive, from (points)": cell.get("rmspe_more_low", np.nan),
+            "to (points)": cell.get("rmspe_more_high", np.nan),
+            "conv within 10 % (%)": 100 * cell["within_10pct"],
+        }
+        for which, found in (("models", models), ("AlexNets", alexnets)):
+            hit = within(found["measured_ms"], found[f"{name}_sampling_ms"], 0.1) if len(found) else np.nan
+            row[f"{which} within 10 % (%)"] = 100 * hit
+        rows.append(row)
+    return pd.DataFrame(rows).join(paper.printed("table_10", "sampler"), on="sampler")
 
 
 def table_11(evidence: Evidence) -> pd.DataFrame:
     """Return Table 11: predictors of another device on this one, and the rebuilt ones."""
-    frame = evidence.transfer
-    table = _hits(frame, "transferred_ms", "transferred: ")
-    rebuilt = _hits(frame, "rebuilt_ms", "rebuilt: ")
-    table = table.join(rebuilt.drop(columns=["family", "models"]))
-    table = beside(table, paper.printed("table_11", "family"), "family")
-    table["family"] = table["family"].map(label)
-    return table
+    table = _hits(evidence.transfer, "transferred_ms", "transferred: ")
+    rebuilt = _hits(evidence.transfer, "rebuilt_ms", "rebuilt: ")
+    return _labelled(table.join(rebuilt.drop(columns=["family", "models"])), "table_11")
 
 
-def within_estimate(frame: pd.DataFrame, column: str, share: float) -> Estimate:
-    """Return the share of models whose value of a column lies within `share` of the measurement, with its interval."""
-    hit = np.abs(relative_error(frame["measured_ms"].to_numpy(), frame[column].to_numpy())) <= share + ROUNDING
-    return estimate(np.mean, hit)
+def _measuring_seconds(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> dict[str, float]:
+    """Return wall-clock seconds of measuring by part: those of the sampler's document, and of the calibrating models."""
+    found = {name: float(seconds) for name, seconds in sampling["seconds"].items()}
+    return found | ({"calibration": float(calibration["seconds"].sum())} if len(calibration) else {})
 
 
-#: Name of a predictor in tables -> its column in the evaluated variants; the linear baselines are computed here.
-PREDICTORS = {
-    "ours": "predicted_ms",
-    "family left out": "left_out_ms",
-    "plain sum": "plain_sum_ms",
-    "random forest": "forest_ms",
-    "operator sum": "operator_sum_ms",
-    "FLOPs": "flops_ms",
-    "FLOPs+MAC": "flops_mac_ms",
-}
-_PAPER_ROW = "paper (see caption)"
-#: Baseline name -> the columns of models.parquet it regresses on. Both counts are the paper's: multiply-adds, and the bytes
-#: of all feature maps and weights.
-LINEAR_BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"flops": ("macs",), "flops_mac": ("macs", "memory_bytes")},
-)
+def kernel_minutes(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> float:
+    """Return the minutes of measuring behind the predictors: all parts but the frozen test set and what only compares.
+
+    Args:
+        sampling: the sampler's document.
+        calibration: the whole models that set the factors of kinds and the intervals: seconds.
+    """
+    parts = _measuring_seconds(sampling, calibration)
+    return sum(v for k, v in parts.items() if k not in NOT_BEHIND_PREDICTORS) / _SECONDS_PER_MINUTE
 
 
-def _evaluated(evidence: Evidence) -> pd.DataFrame:
-    """Return evaluated variants with the predictions of the linear baselines, where there are families to leave out."""
-    frame = evidence.evaluated("measured_ms", "predicted_ms", "macs", "memory_bytes")
-    return with_baselines(frame) if len(frame["family"].unique()) > 1 else frame
+def table_12(evidence: Evidence) -> pd.DataFrame:
+    """Return Table 12: measuring cost in minutes, by part."""
+    parts = _measuring_seconds(evidence.sampling, evidence.calibration)
+    rows = [(k, "no" if k in NOT_BEHIND_PREDICTORS else "yes", v / _SECONDS_PER_MINUTE) for k, v in parts.items()]
+    rows.append(("total behind the predictors", "yes", kernel_minutes(evidence.sampling, evidence.calibration)))
+    return _above(rows, "table_12")
 
 
 def baselines(evidence: Evidence) -> pd.DataFrame:
-    """Return every predictor's +-10 % accuracy and RMSPE by family, in percent; NaN where a predictor was not evaluated.
+    """Return every predictor's +-10 % accuracy and RMSPE by family, in percent; those that were not evaluated are left out.
 
     Returns:
         Columns: family (this project's name, or "all"), models, and for each of `PREDICTORS` its two metrics.
     """
-    frame = _evaluated(evidence)
+    frame = evidence.evaluated("measured_ms", "predicted_ms", "macs", "memory_bytes")
+    frame = with_baselines(frame) if len(frame["family"].unique()) > 1 else frame
     table = by_group(frame)[["family", "models"]]
     for name, column in PREDICTORS.items():
-        if column not in frame.columns or not frame[column].notna().all():
-            continue
-        hits = by_group(frame, predicted=column)
-        table[f"{name}: {WITHIN_10}"] = 100 * hits["within_10pct"]
-        table[f"{name}: RMSPE (%)"] = hits["rmspe"]
+        if column in frame.columns and frame[column].notna().all():
+            hits = by_group(frame, predicted=column)
+            table[f"{name}: {WITHIN_10}"] = 100 * hits["within_10pct"]
+            table[f"{name}: RMSPE (%)"] = hits["rmspe"]
     return table
 
 
 def table_baselines(evidence: Evidence) -> pd.DataFrame:
     """Tabulate baselines by family, with the paper's means over five families and three devices (Fig. 9) as last row."""
     table = baselines(evidence)
-    published = {"ours": "ours", "FLOPs": "flops", "FLOPs+MAC": "flops_mac"}
-    row: dict[str, object] = {f"{ours}: {WITHIN_10}": paper.FIGURE_9[key] for ours, key in published.items()}
-    row[f"operator sum: {WITHIN_10}"] = paper.FIGURE_11_OPERATOR
-    table["family"] = table["family"].map(label)
-    last = pd.DataFrame([{c: row.get(c, np.nan) for c in table.columns} | {"family": _PAPER_ROW}])
-    return pd.concat([table.astype({"models": float}), last], ignore_index=True)
+    row = {"family": "paper (see caption)"} | {f"{name}: {WITHIN_10}": value for name, value in PUBLISHED.items()}
+    last = pd.DataFrame([{c: row.get(c, np.nan) for c in table.columns}])
+    return pd.concat([table.astype({"models": float}).assign(family=table["family"].map(label)), last], ignore_index=True)
 
 
 def fit_linear(features: FloatArray, latency: FloatArray) -> FloatArray:
@@ -362,157 +342,41 @@ def with_baselines(models: pd.DataFrame) -> pd.DataFrame:
     return models.assign(**{f"{name}_ms": leave_one_family_out(models, columns) for name, columns in LINEAR_BASELINES.items()})
 
 
-def table_03(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 3: the fusion test of pool and relu, in us: on small tensors, and on a large one where that is unclear."""
-    cases = _cases(evidence)
-    chosen = cases[(cases["pair"] == "maxpool_relu") & (cases["connection"] == "single")]
-    rows = [
-        (
-            evidence.device,
-            case["tensors"],
-            case["t_op1_us"],
-            case["t_op2_us"],
-            case["t_pair_us"],
-            case["t_op1_us"] + case["t_op2_us"],
-            case["decision"],
-        )
-        for case in chosen.to_dict("records")
-    ]
-    printed = paper.printed("table_03")
-    return pd.DataFrame([*rows, *printed.itertuples(index=False, name=None)], columns=printed.columns)
-
-
-def _cases(evidence: Evidence) -> pd.DataFrame:
-    """Return the test cases with the size of their tensors in a column (`tensors`)."""
-    words = evidence.test_cases["context"].fillna("").astype(str).str.split()
-    return evidence.test_cases.assign(tensors=["small" if "small" in w else "large" for w in words])
-
-
-def table_04(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 4: kernels of ResNet18 and how many of each, by the detected rules and on the paper's backends.
-
-    The paper's `avgpool` is the global pooling, `gap` here.
-    """
-    ours, printed = Counter(evidence.resnet18_kernels), paper.printed("table_04", "kernel")
-    kernels = list(dict.fromkeys([*ours, *printed.index]))
-    table = pd.DataFrame({"kernel": kernels, evidence.device: [ours[k] for k in kernels]})
-    return table.join(printed.reindex(kernels, fill_value=0), on="kernel")
-
-
 def table_conv_fusion(evidence: Evidence) -> pd.DataFrame:
     """Tabulate the cost of each fused type over the plain Conv of the same configuration: median, and range over them."""
-    frame = evidence.conv_fusion
-    wide = frame.pivot_table(index="config", columns="type", values="latency_us", aggfunc="min")
+    wide = evidence.conv_fusion.pivot_table(index="config", columns="type", values="latency_us", aggfunc="min")
     if "conv" not in wide.columns:
         raise NotMeasuredError(f"there is no plain `conv` to compare with, only {', '.join(wide.columns)}")
-    rows = []
-    plain = paper.CONV_FUSED_MS["conv"]
+    rows, plain = [], paper.CONV_FUSED_MS["conv"]
     for name in sorted(wide.columns, key=lambda c: (len(c), c)):
-        ratio = (wide[name] / wide["conv"]).dropna().to_numpy(float)
-        if not ratio.size:
-            continue
-        published = paper.CONV_FUSED_MS.get(name)
-        rows.append(
-            (
-                name,
-                len(ratio),
-                float(wide.loc[wide[name].notna() & wide["conv"].notna(), name].median()),
-                100 * (float(np.median(ratio)) - 1),
-                100 * (float(ratio.min()) - 1),
-                100 * (float(ratio.max()) - 1),
-                100 * (published / plain - 1) if published else np.nan,
-            )
-        )
-    names = [
-        "kernel",
-        "configurations",
-        "median latency (us)",
-        "over Conv, median (%)",
-        "over Conv, min (%)",
-        "over Conv, max (%)",
-    ]
-    return pd.DataFrame(rows, columns=[*names, "paper GPU, one configuration (%)"])
+        ratio = (wide[name] / wide["conv"]).dropna()
+        if len(ratio):
+            over = [100 * (float(statistic(ratio)) - 1) for statistic in (np.median, np.min, np.max)]
+            published = paper.CONV_FUSED_MS.get(name)
+            printed = 100 * (published / plain - 1) if published else np.nan
+            rows.append((name, len(ratio), float(wide.loc[ratio.index, name].median()), *over, printed))
+    over_conv = [f"over Conv, {what} (%)" for what in ("median", "min", "max")]
+    names = ["kernel", "configurations", "median latency (us)", *over_conv, "paper GPU, one configuration (%)"]
+    return pd.DataFrame(rows, columns=names)
 
 
+_PREDICTED = "models.predicted_ms"
 #: Every table by id, in the order of the report.
 TABLES: Mapping[str, TableSpec[Evidence]] = registry(
-    TableSpec(
-        "table_01",
-        "MobileNetV2: operators and kernels summed",
-        table_01,
-        ("models.predicted_ms", "models.operator_sum_ms"),
-    ),
-    TableSpec(
-        "table_02",
-        "Families of the zoo",
-        table_02,
-        ("zoo",),
-    ),
-    TableSpec(
-        "table_03",
-        "A fusion test: pool, relu",
-        table_03,
-        ("test_cases",),
-    ),
-    TableSpec(
-        "table_04",
-        "Kernels of ResNet18",
-        table_04,
-        ("resnet18_kernels",),
-    ),
-    TableSpec(
-        "table_05",
-        "Sample space of Conv",
-        table_05,
-        ("prior",),
-    ),
-    TableSpec(
-        "table_06",
-        "Kernels, features and measured rows",
-        table_06,
-        ("kernels",),
-    ),
+    TableSpec("table_01", "MobileNetV2: operators and kernels summed", table_01, (_PREDICTED, "models.operator_sum_ms")),
+    TableSpec("table_02", "Families of the zoo", table_02, ("zoo",)),
+    TableSpec("table_03", "A fusion test: pool, relu", table_03, ("test_cases",)),
+    TableSpec("table_04", "Kernels of ResNet18", table_04, ("resnet18_kernels",)),
+    TableSpec("table_05", "Sample space of Conv", table_05, ("prior",)),
+    TableSpec("table_06", "Kernels, features and measured rows", table_06, ("kernels",)),
     TableSpec("table_07", "Devices", table_07, ("environment",)),
+    TableSpec("table_08", "Whole-model prediction by family", table_08, (_PREDICTED,)),
+    TableSpec("table_09", "Kernel predictors", table_09, ("quality",)),
+    TableSpec("table_10", "Adaptive sampling against random sampling", table_10, ("samplers",)),
+    TableSpec("table_11", "Predictors of another device", table_11, ("transfer",)),
+    TableSpec("table_12", "Measuring cost", table_12, ("sampling", "calibration")),
     TableSpec(
-        "table_08",
-        "Whole-model prediction by family",
-        table_08,
-        ("models.predicted_ms",),
+        "table_baselines", "Baselines on unseen families", table_baselines, (_PREDICTED, "models.macs", "models.memory_bytes")
     ),
-    TableSpec(
-        "table_09",
-        "Kernel predictors",
-        table_09,
-        ("quality",),
-    ),
-    TableSpec(
-        "table_10",
-        "Adaptive sampling against random sampling",
-        table_10,
-        ("samplers",),
-    ),
-    TableSpec(
-        "table_11",
-        "Predictors of another device",
-        table_11,
-        ("transfer",),
-    ),
-    TableSpec(
-        "table_12",
-        "Measuring cost",
-        table_12,
-        ("sampling", "calibration"),
-    ),
-    TableSpec(
-        "table_baselines",
-        "Baselines on unseen families",
-        table_baselines,
-        ("models.predicted_ms", "models.macs", "models.memory_bytes"),
-    ),
-    TableSpec(
-        "table_conv_fusion",
-        "Does Conv cost what Conv++bn++relu does?",
-        table_conv_fusion,
-        ("conv_fusion",),
-    ),
+    TableSpec("table_conv_fusion", "Does Conv cost what Conv++bn++relu does?", table_conv_fusion, ("conv_fusion",)),
 )

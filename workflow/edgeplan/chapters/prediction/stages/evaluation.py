@@ -10,7 +10,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
-from edgeplan.chapters.prediction.evaluation.page import prediction_report
+from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT
 from edgeplan.chapters.prediction.executed import COLUMNS, executed_models
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.speed import speed_of
@@ -71,7 +71,7 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
     evidence = read_evidence(
         device, results, zoo, resnet18_kernels=resnet18, speed=speed.figures, speed_told=speed.told(results / "predictors")
     )
-    prediction_report(device).show(evidence, folder=results, metrics=metrics, chapter=chapter)
+    PREDICTION_REPORT.show(evidence, folder=results, metrics=metrics, chapter=chapter)
 
 
 def _predicted(predictor: NodePredictor, models: Sequence[ExecutedModel], known: Mapping[str, float]) -> dict[str, list[float]]:

@@ -9,12 +9,14 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.page import transfer_page
+from edgeplan.chapters.prediction.evaluation.page import TRANSFERRED
 from edgeplan.chapters.prediction.evaluation.tables import TABLES
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.reporting.page import write_chapter, write_table
+from edgeplan.reporting.page import ChapterPage, write_chapter, write_table
+from edgeplan.reporting.page import table as page_table
 from edgeplan.support.frames import read_document, read_parquet
 
+_ABOUT = "Predictors of one device predict models on another, beside the predictors that were built for it (Table 11)."
 #: Columns of the evaluated models that are read of both devices.
 _PREDICTED = ("model_id", "family", "macs", "predicted_ms")
 
@@ -43,7 +45,7 @@ def transfer(params: PredictionParams, *, source: Path, target: Path, csv: Path,
             "rebuilt_ms": both["predicted_ms"],
         }
     )
-    table = TABLES["table_11"]
+    table = TABLES[TRANSFERRED]
     about = f"Source {names.source}, target {names.target}, {len(frame)} models of both."
     folders = {names.source: source, names.target: target}
     environments = {name: read_document(folder / "environment.json") for name, folder in folders.items()}
@@ -51,9 +53,11 @@ def transfer(params: PredictionParams, *, source: Path, target: Path, csv: Path,
     if frame.empty:  # the two devices were evaluated with other params
         note = "the two devices were evaluated on no common model: run both with the same params"
     made = pd.DataFrame({"note": [note]}) if note else table.make(Evidence(device=names.target, transfer=frame))
-    text = "; ".join(f"{name} {about.get('measured_at', 'unknown')}" for name, about in environments.items())
-    write_table(made, csv.with_suffix(""), table.title, about, text)
-    write_chapter(transfer_page(about, text, made), chapter, tables=csv.parent, figures=csv.parent)
+    text = "; ".join(f"{name} {known.get('measured_at', 'unknown')}" for name, known in environments.items())
+    shown = page_table(table.id, table.title, about, made, unfolded=True)
+    write_table(shown, made, csv.parent, text)
+    page = ChapterPage("transfer", "Predictors of another device", _ABOUT, text, tables=(shown,))
+    write_chapter(page, chapter, tables=csv.parent, figures=csv.parent)
 
 
 def different_machines(environments: Mapping[str, Mapping[str, Any]]) -> str:
