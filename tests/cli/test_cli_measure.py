@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from depth import by_day
 from edgeplan import measure, predict
-from edgeplan.chapters.prediction.comparison import Measured
+from edgeplan.chapters.prediction.api import Measured
 from edgeplan.cli import app
 from edgeplan.cli import measure as cli_measure
 from edgeplan.engines.base import EngineSettings

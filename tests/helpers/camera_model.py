@@ -18,9 +18,8 @@ from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.predictors.nodes.learner import learn
-from edgeplan.predictors.nodes.predictor import NodePredictor
+from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust
 from edgeplan.predictors.nodes.storing import save
-from edgeplan.predictors.nodes.whole import Relation, Trust
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.teller import Teller
 

@@ -20,11 +20,9 @@ from edgeplan.chapters.prediction.stages.sampling import key_of
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.predictors.nodes.learner import learn
-from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import save
-from edgeplan.predictors.nodes.whole import Relation, Trust
+from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust
+from edgeplan.predictors.nodes.storing import Kernel, save, write_kernels, write_measured
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.store import Kernel, write_kernels, write_measured
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_csv, write_parquet
 

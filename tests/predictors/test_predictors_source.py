@@ -17,8 +17,8 @@ from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.predictors import source
+from edgeplan.predictors.nodes.storing import MEASURED, own_folder, read_measured, write_measured
 from edgeplan.predictors.source import find_predictors
-from edgeplan.predictors.store import MEASURED, own_folder, read_measured, write_measured
 from edgeplan.predictors.teller import Teller
 from edgeplan.support.machine import fingerprint
 

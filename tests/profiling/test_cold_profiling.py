@@ -23,8 +23,7 @@ from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import check_fits
 from edgeplan.planning.profile import Profile, check
 from edgeplan.predictors.nodes.learner import learn
-from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.whole import Relation, Trust
+from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.profiling import profiler
 from edgeplan.profiling.predicted import PreparationCosts, predicted_profiles

@@ -254,7 +254,7 @@ def test_processes_are_started_by_the_one_module_that_binds_them() -> None:
         "edgeplan/measurement/board/deploy.py",  # what is half installed would be worse; within a time
         "edgeplan/measurement/board/install.py",  # alone on the board, where the package is not yet
         "scripts/profile_values.py",  # likewise
-        "edgeplan/predictors/nodes/gaussian.py",  # a Gaussian one
+        "edgeplan/predictors/nodes/kernels.py",  # a Gaussian one
         "edgeplan/predictors/nodes/storing.py",  # likewise
     }, found
     assert not [path for path in workflow.rglob("*.smk") if "subprocess." in path.read_text()]

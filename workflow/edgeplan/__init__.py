@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from edgeplan.chapters.memory.plan import MemoryPlanned
     from edgeplan.chapters.partition.api import plan_partition
     from edgeplan.chapters.partition.planned import PlannedModel
-    from edgeplan.chapters.prediction.api import measure, predict
-    from edgeplan.chapters.prediction.comparison import Measured
-    from edgeplan.chapters.prediction.model_prediction import Prediction
+    from edgeplan.chapters.prediction.api import Measured, Prediction, measure, predict
     from edgeplan.comparing.api import compare
     from edgeplan.comparing.result import Comparison
     from edgeplan.errors import EdgeplanError
@@ -64,9 +62,7 @@ _NAMES = {
     "edgeplan.chapters.memory.plan": ("MemoryPlanned",),
     "edgeplan.chapters.partition.api": ("plan_partition",),
     "edgeplan.chapters.partition.planned": ("PlannedModel",),
-    "edgeplan.chapters.prediction.api": ("measure", "predict"),
-    "edgeplan.chapters.prediction.comparison": ("Measured",),
-    "edgeplan.chapters.prediction.model_prediction": ("Prediction",),
+    "edgeplan.chapters.prediction.api": ("Measured", "Prediction", "measure", "predict"),
     "edgeplan.comparing.api": ("compare",),
     "edgeplan.comparing.result": ("Comparison",),
     "edgeplan.errors": ("EdgeplanError",),

@@ -1,12 +1,94 @@
 """Write what the package ships of some devices, from their results and rows in this checkout: python distil.py DEVICE ..."""
 
 import argparse
+import json
+import shutil
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from edgeplan.chapters.prediction.distil import distil, distil_preparation
-from edgeplan.errors import EdgeplanError
-from edgeplan.workspace import SHIPPED
+from edgeplan.errors import EdgeplanError, FormatError
+from edgeplan.predictors.nodes.storing import ARRAYS, CARD, MEASURED
+from edgeplan.profiling.predicted import FILE_NAME as PREPARATION
+from edgeplan.profiling.predicted import PreparationCosts
+from edgeplan.profiling.settings import Cores
+from edgeplan.profiling.store import Constants, Row, profile_rows
+from edgeplan.support.files import write_atomically
+from edgeplan.workspace import KERNELS, RULES, SHIPPED
+
+MAX_BYTES = 4_900_000
+
+
+def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
+    """Write the costs of preparing kernels, fitted over all profiled rows, where the device has such rows.
+
+    Args:
+        profiles: folder of profiled rows, of one machine.
+        environment: what is known of the machine that measured the starts.
+        folder: folder to write to.
+
+    Returns:
+        Candidates behind the fits; 0 where nothing is profiled, and nothing written.
+    """
+    rows, identity = max(
+        ((_rows_of(path), path) for path in sorted(profiles.glob(f"{'[0-9a-f]' * 12}.json"))),
+        key=lambda found: len(found[0]),
+        default=([], None),
+    )
+    if identity is None or not rows:
+        return 0
+    what = json.loads(identity.read_bytes())
+    machine = json.loads(environment.read_bytes())
+    found = PreparationCosts.fitted(
+        rows, Constants.model_validate(what["constants"]), Cores(tuple(what["big_cores"]), _little(what["measured_classes"]))
+    )
+    found = found.model_copy(
+        update={
+            "cpu": machine["cpu"] if machine["fingerprint"] == what["fingerprint"] else "",
+            "fingerprint": what["fingerprint"],
+            "measured_at": datetime.fromtimestamp(max(row.measured_at for row in rows), UTC).date().isoformat(),
+        }
+    )
+    found.write(folder / PREPARATION)
+    return found.candidates
+
+
+def _rows_of(identity: Path) -> list[Row]:
+    return [row for rows in profile_rows(identity.parent, identity.stem).values() for row in rows]
+
+
+def _little(classes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(core for name, core in classes.items() if name == "little")
+
+
+def distil(device: Path, results: Path, folder: Path) -> int:
+    """Write what the package ships of a device, and return the size of its largest file in bytes.
+
+    Args:
+        device: its file.
+        results: its folder of results.
+        folder: folder to write to.
+    """
+    copies = {
+        folder / device.name: device,
+        folder / RULES: results / "fusion" / RULES,
+        folder / "environment.json": results / "evaluation" / "environment.json",
+        **{folder / name: results / "predictors" / name for name in (CARD, ARRAYS, MEASURED, KERNELS)},
+    }
+    for target, source in copies.items():
+        write_atomically(target, partial(shutil.copyfile, source))
+    largest = max(copies, key=lambda path: path.stat().st_size)
+    size = largest.stat().st_size
+    if size > MAX_BYTES:
+        raise FormatError(
+            f"{size / 1e6:.2f} MB, which is more than {MAX_BYTES / 1e6} MB",
+            where=str(largest),
+            next_step="train with fewer trials or seeds (training in params.yaml), then make distil again",
+        )
+    return size
+
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("devices", nargs="*", metavar="DEVICE")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
+from edgeplan.chapters.prediction.fusion.detection import skipped_pairs
 from edgeplan.chapters.prediction.fusion.probes import MAP_KINDS, ROW_KINDS
-from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.settings import FusionSettings
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import split_members

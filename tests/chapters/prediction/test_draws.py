@@ -10,17 +10,18 @@ import pytest
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
-from edgeplan.chapters.prediction.sampling.prior import (
+from edgeplan.chapters.prediction.stages import zoo
+from edgeplan.chapters.prediction.stages.nodes import (
     TABLE5_IN_CHANNELS,
     TABLE5_KERNELS,
     TABLE5_OUT_CHANNELS,
     TABLE5_SIZES,
     TABLE5_STRIDES,
-    ConvShape,
-    conv_shapes,
+    check_graphs,
+    random_graphs,
+    sweep_graphs,
 )
-from edgeplan.chapters.prediction.stages import zoo
-from edgeplan.chapters.prediction.stages.nodes import check_graphs, random_graphs, sweep_graphs
+from edgeplan.chapters.prediction.stages.zoo import ConvShape, conv_shapes
 from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder

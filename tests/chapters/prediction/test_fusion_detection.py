@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from fused_devices import FUSING_SUMS, PLAIN, QUIET, Device, disagreements
 
-from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
-from edgeplan.chapters.prediction.fusion.detection import COLUMNS, detect
+from edgeplan.chapters.prediction.fusion.detection import COLUMNS, detect, skipped_pairs
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 
 OVERWRITING = FusionRules(

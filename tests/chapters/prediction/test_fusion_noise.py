@@ -11,11 +11,10 @@ import numpy.typing as npt
 import pytest
 from fused_devices import CAUTIOUS, FUSING_SUMS, PLAIN, QUIET, Device, Times, disagreements
 
-from edgeplan.chapters.prediction.fusion.builders import ARMS
 from edgeplan.chapters.prediction.fusion.cases import Case, CaseOutcome, Timings, judge
-from edgeplan.chapters.prediction.fusion.detection import detect, pooled
+from edgeplan.chapters.prediction.fusion.detection import ARMS, detect, pooled
 from edgeplan.chapters.prediction.fusion.probes import Probe
-from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.settings import FusionSettings
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.ir import Graph
 

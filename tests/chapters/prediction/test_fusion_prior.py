@@ -11,9 +11,8 @@ from quick_bench import SETTINGS as QUICK
 from quick_bench import measuring_alone  # noqa: F401  a fixture
 
 from edgeplan.chapters.prediction.fusion.detection import COLUMNS
-from edgeplan.chapters.prediction.fusion.settings import FusionSettings
 from edgeplan.chapters.prediction.fusion.verification import averages
-from edgeplan.chapters.prediction.settings import PredictionParams
+from edgeplan.chapters.prediction.settings import FusionSettings, PredictionParams
 from edgeplan.chapters.prediction.stages.fusion import detect_fusion, find_prior, with_prior
 from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule, read_rules
 from edgeplan.support.frames import write_parquet

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.settings import FusionSettings
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules, Provenance, read_rules
 

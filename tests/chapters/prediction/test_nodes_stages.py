@@ -20,9 +20,8 @@ from trained_nodes import CALL_US, RULES, conv, device_file, trained, whole_us, 
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction.executed import COLUMNS, executed_models
-from edgeplan.chapters.prediction.speed import STORED_ROWS_ONLY
 from edgeplan.chapters.prediction.stages import calibration, nodes, sampling, unseen
-from edgeplan.chapters.prediction.stages.evaluation import evaluate
+from edgeplan.chapters.prediction.stages.evaluation import STORED_ROWS_ONLY, evaluate
 from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, Candidate, Sampler, key_of, sample_kernels
 from edgeplan.chapters.prediction.stages.training import train_predictors
 from edgeplan.devices.config import DeviceFile
@@ -31,8 +30,7 @@ from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, NodeSubject
 from edgeplan.measurement.references import ReferenceTimes
-from edgeplan.predictors.nodes.storing import load
-from edgeplan.predictors.store import read_measured
+from edgeplan.predictors.nodes.storing import load, read_measured
 from edgeplan.support.frames import read_parquet, write_parquet
 from edgeplan.workloads import exports
 from edgeplan.zoo import FAMILIES, prior_models, variants

@@ -16,7 +16,7 @@ from quick_bench import DEVICE, measuring_alone  # noqa: F401  a fixture
 from trained_nodes import RULES, SETTINGS, conv, device_file, trained, write_device
 
 import edgeplan
-from edgeplan.chapters.prediction import comparison, further, model_prediction
+from edgeplan.chapters.prediction import api, further
 from edgeplan.chapters.prediction.adapting import adapt_device
 from edgeplan.chapters.prediction.paper import kernel_of
 from edgeplan.errors import DeviceError
@@ -27,8 +27,8 @@ from edgeplan.measurement.records import FileSubject, Subject
 from edgeplan.measurement.whole_model import WholeModel, measure_subject
 from edgeplan.predictors import source
 from edgeplan.predictors.nodes.learner import Samples, learn
+from edgeplan.predictors.nodes.storing import own_folder, read_measured
 from edgeplan.predictors.source import find_predictors
-from edgeplan.predictors.store import own_folder, read_measured
 from edgeplan.predictors.teller import Teller
 from edgeplan.support.files import write_json
 from edgeplan.support.machine import fingerprint
@@ -60,9 +60,9 @@ def _file(tmp_path: Path) -> Path:
     return write(made(steps, {"x": (16, 256)}, weights), tmp_path / "erf.onnx")
 
 
-def predicted(one: ExecutedModel, tmp_path: Path, **given: Any) -> model_prediction.Prediction:
+def predicted(one: ExecutedModel, tmp_path: Path, **given: Any) -> api.Prediction:
     write_device(tmp_path, **given)
-    return model_prediction.predict_executed(one, find_predictors(str(device_file(tmp_path)), tmp_path))
+    return api.predict_executed(one, find_predictors(str(device_file(tmp_path)), tmp_path))
 
 
 def test_kernels_and_the_call_add_up_to_the_whole(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_type_tells_layout_fusion_and_activation() -> None:
     plain = conv(8, 8)
     blocked = NodeConfig("Conv", "com.microsoft.nchwc", (("activation", "Relu"),), plain.inputs, plain.outputs)
     fused = NodeConfig("Conv", "edgeplan.fused", (("fused", ("Add", "Relu")),), plain.inputs, plain.outputs)
-    assert [model_prediction._type(c) for c in (plain, blocked, fused)] == ["Conv", "Conv.nchwc+Relu", "Conv+Add+Relu"]
+    assert [api._type(c) for c in (plain, blocked, fused)] == ["Conv", "Conv.nchwc+Relu", "Conv+Add+Relu"]
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ def test_truth_is_the_file_itself_as_it_ran(space: Path, form: str, monkeypatch:
         ran.append((given[1], measure_subject(*given)))
         return ran[-1][1]
 
-    monkeypatch.setattr(comparison, "measure_subject", spy)
-    monkeypatch.setattr(comparison, "prepare_file", lambda *_: pytest.fail("prepared"))
+    monkeypatch.setattr(api, "measure_subject", spy)
+    monkeypatch.setattr(api, "prepare_file", lambda *_: pytest.fail("prepared"))
     found = edgeplan.measure(path, "dev", seconds=0.3)
     ((subject, whole),) = ran
     assert isinstance(subject, FileSubject)

@@ -15,9 +15,8 @@ from executed_nodes import CACHE, drawn, law, model, node, samples
 
 from edgeplan.errors import FormatError
 from edgeplan.predictors.nodes.learner import learn
-from edgeplan.predictors.nodes.predictor import NodePredictor
+from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust
 from edgeplan.predictors.nodes.storing import ARRAYS, CARD, load, save
-from edgeplan.predictors.nodes.whole import Relation, Trust
 from edgeplan.predictors.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(trials=0)

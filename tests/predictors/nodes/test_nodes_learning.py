@@ -11,12 +11,10 @@ from executed_nodes import CACHE, drawn, law, model, node, product, relu, sample
 from edgeplan.errors import PredictionError
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.predictors.nodes.features import Table, spill
-from edgeplan.predictors.nodes.gaussian import Process
-from edgeplan.predictors.nodes.kernels import Kernels
+from edgeplan.predictors.nodes.kernels import Kernels, Process
 from edgeplan.predictors.nodes.learner import Samples, Tuned, learn, out_of_fold, time_of
-from edgeplan.predictors.nodes.predictor import NodePredictor
+from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust, common_share, conformal, guess_bound
 from edgeplan.predictors.nodes.training import MeasuredModel, train
-from edgeplan.predictors.nodes.whole import Relation, Trust, common_share, conformal, guess_bound
 from edgeplan.predictors.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(trials=0, folds=4)

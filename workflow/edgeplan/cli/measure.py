@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgeplan.chapters.prediction import api
-from edgeplan.chapters.prediction.comparison import Measured
+from edgeplan.chapters.prediction.api import Measured
 from edgeplan.cli.predict import prediction_document, reach, warnings
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgeplan.chapters.prediction import api
-from edgeplan.chapters.prediction.model_prediction import Prediction
+from edgeplan.chapters.prediction.api import Prediction
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption

@@ -13,8 +13,7 @@ from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import load
-from edgeplan.predictors.store import Kernel, own_folder, read_kernels, read_measured
+from edgeplan.predictors.nodes.storing import Kernel, load, own_folder, read_kernels, read_measured
 from edgeplan.support.files import read_json
 from edgeplan.support.machine import fingerprint
 from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace

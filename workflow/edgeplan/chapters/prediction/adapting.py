@@ -30,11 +30,10 @@ from edgeplan.measurement.records import CALLS, NodeSubject, Subject, call_us
 from edgeplan.predictors.nodes.features import Table
 from edgeplan.predictors.nodes.learner import Samples
 from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import save
+from edgeplan.predictors.nodes.storing import Kernel, save, write_kernels, write_measured
 from edgeplan.predictors.nodes.training import MeasuredModel, refitted, train
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.source import Source, devices_with_predictors, find_predictors
-from edgeplan.predictors.store import Kernel, write_kernels, write_measured
 from edgeplan.predictors.teller import Teller
 from edgeplan.support.files import write_json
 from edgeplan.workspace import RULES, workspace

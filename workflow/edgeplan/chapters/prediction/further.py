@@ -19,8 +19,8 @@ from edgeplan.measurement.nominal import quiet_times
 from edgeplan.measurement.records import CALLS, NodeSubject, call_us
 from edgeplan.measurement.references import References
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents, node_settings
+from edgeplan.predictors.nodes.storing import own_folder, read_measured, write_measured
 from edgeplan.predictors.source import Source
-from edgeplan.predictors.store import own_folder, read_measured, write_measured
 from edgeplan.support.files import read_json, state_folder, write_json
 from edgeplan.support.machine import fingerprint
 

@@ -11,8 +11,7 @@ from edgeplan.graph.nodes import ExecutedModel
 from edgeplan.predictors.nodes.features import Floats, spill
 from edgeplan.predictors.nodes.kernels import Kernels
 from edgeplan.predictors.nodes.learner import Samples, Tuned, learn, out_of_fold, time_of, with_stretch
-from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.whole import Relation, Trust, common_share, conformal, guess_bound
+from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust, common_share, conformal, guess_bound
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.support.rounding import nine_digits
 

@@ -15,7 +15,7 @@ from scipy.stats import norm as normal
 from scipy.stats import t as student
 
 from edgeplan.chapters.prediction.fusion.probes import Probe
-from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.settings import FusionSettings
 from edgeplan.graph.ir import Graph
 
 Decision = Literal["fused", "separate", "undecided"]

@@ -3,26 +3,205 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.fusion import builders
 from edgeplan.chapters.prediction.fusion.cases import (
     Case,
     CaseOutcome,
+    Connection,
     Decision,
     Measure,
+    Terms,
     Timings,
     decide,
     nearest_plan,
     rewritten,
     why_undecided,
 )
-from edgeplan.chapters.prediction.fusion.probes import MAP_KINDS
-from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.fusion.probes import BINARY, MAP_KINDS, ROW_KINDS, Probe
+from edgeplan.chapters.prediction.settings import FusionSettings
 from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule
+from edgeplan.graph.kinds import ELEMENTWISE
+
+#: Before large tensors a stem reads few channels, so that its own time, and the noise of it, stay small.
+STEM_CHANNELS = 3
+_ROW_STEM_FEATURES = 8
+_SIZE_STEP = 8
+#: Kinds behind which no second operand of the first shape fits.
+_RESHAPING = frozenset({"concat", "split", "reshape", "gap"})
+#: Kinds that engines run in the plain layout only.
+_LAYOUT_BOUND = frozenset({"split", "reshape", "transpose"})
+#: Contexts of cases about structure rather than channels.
+SHARED, ARMS, DUPLICATE = "shared", "left|right", "duplicate"
+STRUCTURES = frozenset({SHARED, ARMS, DUPLICATE})
+#: Kinds whose rules are asked for every class of channel counts.
+SENSITIVE = ("conv", "dwconv", "bn")
+
+
+def skipped_pairs() -> dict[str, str]:
+    """Return the ordered pairs that are not tested, with the reason; rules take them as not fused."""
+    found = {}
+    for first in dict.fromkeys((*MAP_KINDS, *ROW_KINDS)):
+        for after in dict.fromkeys((*MAP_KINDS, *ROW_KINDS)):
+            pair = f"{first}_{after}"
+            if "reshape" in (first, after):
+                found[pair] = "a reshape moves no data: where it runs cannot be seen in time, and makes no difference"
+            elif first == "gap":
+                found[pair] = "what follows a global pooling has too little to do to be timed"
+            elif {first, after} & {"fc"} and not {first, after} <= set(ROW_KINDS):
+                found[pair] = "a fully connected layer has rows of features at its ends, the other kind feature maps"
+            elif first in _RESHAPING and after in ("add", "mul"):
+                found[pair] = "the shapes of the operands cannot agree"
+    return found
+
+
+def base(
+    settings: FusionSettings,
+    channels: int,
+    *,
+    other: bool = False,
+    reads: int = 0,
+    blocks: int = 0,
+) -> Probe:
+    """Return a probe without operators under test, whose activations have about as many elements as the settings ask for."""
+    reads = reads or (settings.channels[settings.classes.names()[0]] if blocks else STEM_CHANNELS)
+    if blocks:
+        return Probe(reads, channels, max(2, round(math.sqrt(settings.small_elements / channels))), other, blocks=blocks)
+    size = max(1, round(math.sqrt(settings.elements / channels) / _SIZE_STEP)) * _SIZE_STEP
+    if reads == STEM_CHANNELS and channels % settings.classes.alignments[-2]:
+        reads = settings.channels[str(settings.classes.alignments[-1])]  # so that `x` is held as such channels are elsewhere
+    return Probe(reads, channels, size, other)
+
+
+def times(probe: Probe, empty: Probe) -> Terms:
+    """Return the terms whose sum is the time of a probe's operators alone."""
+    return ((probe, 1), (empty, -1))
+
+
+def connected(empty: Probe, first: Sequence[str], after: str, *, tapped: bool = False) -> tuple[Terms, Terms, Terms]:
+    """Return the times of the first operators, of the one behind them, and of all connected."""
+    place = len(first) - 1 if tapped else -1
+    op1 = replace(empty, operators=tuple(first), tapped=place)
+    both = replace(empty, operators=(*first, after), tapped=place)
+    alone = _after(empty, first)
+    return times(op1, empty), times(replace(alone, operators=(after,)), alone), times(both, empty)
+
+
+def _after(empty: Probe, first: Sequence[str]) -> Probe:
+    """Return the probe whose `x` has the shape that the first operators write."""
+    channels = empty.channels
+    for what in first:
+        if what == "concat":
+            channels *= 2
+        elif what == "split":
+            channels //= 2
+    return replace(empty, channels=channels)
+
+
+def map_cases(
+    settings: FusionSettings, name: str, firsts: Iterable[str], afters: Sequence[str], *, small: bool = False
+) -> Iterator[Case]:
+    """Yield pairs on feature maps whose channel count is of the named class; small ones only before element-wise operators."""
+    skipped = skipped_pairs()
+    for first in firsts:
+        for after in afters:
+            pair = f"{first}_{after}"
+            repeatable = after in ELEMENTWISE and first not in _RESHAPING | _LAYOUT_BOUND
+            if pair not in skipped and (repeatable or not small):
+                other = bool({first, after} & BINARY)
+                empty = base(settings, settings.channels[name], other=other, blocks=settings.blocks if small else 0)
+                if {first, after} & _LAYOUT_BOUND and not other:
+                    # a conversion that each pays alone, and both together once, would look like a saving: take what needs none
+                    empty = replace(base(settings, settings.channels[str(settings.classes.alignments[-1])]), reads=0)
+                context = name if first in SENSITIVE else ""
+                yield Case(pair, connection(after), context, *connected(empty, (first,), after), small)
+
+
+def row_cases(settings: FusionSettings) -> Iterator[Case]:
+    """Yield test cases of pairs with a fully connected layer."""
+    for first in ROW_KINDS:
+        for after in ROW_KINDS:
+            pair = f"{first}_{after}"
+            if "fc" in (first, after) and pair not in skipped_pairs():
+                other = bool({first, after} & BINARY)
+                empty = Probe(_ROW_STEM_FEATURES, settings.features, settings.rows, other, blocks=settings.blocks, rows=True)
+                yield Case(pair, connection(after), "", *connected(empty, (first,), after), small=True)
+
+
+def inbound_cases(settings: FusionSettings, labels: Sequence[str], first: Sequence[str], after: str) -> Iterator[Case]:
+    """Yield test cases of operators of one context, joined with a tensor of the same or another context.
+
+    Where the contexts differ there is one large probe: in a chain of blocks all but the first would read what the block before
+    wrote.
+    """
+    for own in labels:
+        for other in labels:
+            small = own == other
+            reads, blocks = settings.channels[other], settings.blocks if small else 0
+            empty = base(settings, settings.channels[own], reads=reads, other=True, blocks=blocks)
+            yield Case(_name(first, after), "multi-inbound", f"{own}|{other}", *connected(empty, first, after), small=small)
+
+
+def chain_case(
+    settings: FusionSettings, name: str, first: Sequence[str], after: str, *, context: str = "", small: bool
+) -> Case:
+    """Return the test case of a further operator behind several that fuse, on channels of the named class."""
+    empty = base(
+        settings, settings.channels[name], other=bool({*first, after} & BINARY), blocks=settings.blocks if small else 0
+    )
+    return Case(_name(first, after), connection(after), context, *connected(empty, first, after), small)
+
+
+def _name(first: Sequence[str], after: str) -> str:
+    return f"{first[0]}_{after}" if len(first) == 1 else f"{first[0]}+{first[-1]}_{after}"
+
+
+def shared_case(settings: FusionSettings, name: str) -> Case:
+    """Return the case of a sum in whose kernel the second operand cannot be overwritten, since a side branch reads it too."""
+    empty = replace(base(settings, settings.channels[name], other=True, blocks=settings.blocks), shared=True)
+    return Case("conv_add", "multi-inbound", SHARED, *connected(empty, ("conv",), "add"), small=True)
+
+
+def outbound_case(settings: FusionSettings, name: str, first: str, after: str) -> Case:
+    """Return the test case of a pair whose first operator is also read by a side branch."""
+    empty = base(settings, settings.channels[name], other=bool({first, after} & BINARY), blocks=settings.blocks)
+    return Case(f"{first}_{after}", "multi-outbound", "", *connected(empty, (first,), after, tapped=True), small=True)
+
+
+def duplicate_case(settings: FusionSettings, name: str) -> Case:
+    """Return the test case of the same activation computed twice: fused means that it ran once."""
+    empty = base(settings, settings.channels[name])
+    once = replace(empty, operators=("relu",))
+    single = times(once, empty)
+    twice = times(replace(once, twice=True), replace(once, tapped=0))  # the second result is read by a side branch in both
+    return Case("relu_relu", "multi-outbound", DUPLICATE, single, single, (*single, *twice))
+
+
+def shuffle_case(settings: FusionSettings, name: str) -> Case:
+    """Return the case of a channel shuffle (both) against three like operators that end in another shape (op1)."""
+    empty = base(settings, settings.channels[name])
+    shuffle, other = (times(replace(empty, operators=("open", "swap", last)), empty) for last in ("join", "misjoin"))
+    return Case("reshape+transpose_reshape", "single", "", other, (), shuffle)
+
+
+def arms_case(settings: FusionSettings, name: str) -> Case:
+    """Return the case of two convolutions into one sum: plans that fuse the left (op1) or the right (op2), what runs (both)."""
+    empty = base(settings, settings.channels[name], other=True)
+
+    def of(*operators: str, right: tuple[str, ...] = ()) -> Terms:
+        return times(replace(empty, operators=operators, right=right), empty)
+
+    left, right = (*of("conv", "add"), *of("conv3")), (*of("conv"), *of("conv3", "add"))
+    return Case("conv_add", "multi-inbound", ARMS, left, right, of("conv", "add", right=("conv3",)))
+
+
+def connection(after: str) -> Connection:
+    """Return the connection of an operator of a kind to the ones before it."""
+    return "multi-inbound" if after in BINARY else "single"
+
 
 COLUMNS = (
     "pair", "connection", "context", "t_op1_us", "t_op2_us", "t_pair_us", "margin", "noise", "decision", "repeats",
@@ -61,8 +240,8 @@ class _Detection:
         """
         # what the stem writes may keep a layout that pooling would not: only small probes put a pooling before each operator
         large = [first for first in firsts if first in _CONVOLUTIONS or name == self.settings.classes.names()[0]]
-        self.run(builders.map_cases(self.settings, name, firsts, afters, small=True))
-        cases = builders.map_cases(self.settings, name, large, afters)
+        self.run(map_cases(self.settings, name, firsts, afters, small=True))
+        cases = map_cases(self.settings, name, large, afters)
         self.run([c for c in cases if self.decisions.get(c.key, "undecided") == "undecided"])
 
     def add(self, outcomes: Mapping[Case, CaseOutcome]) -> None:
@@ -85,8 +264,8 @@ class _Detection:
         if decision == "undecided" and pair.endswith(("_relu", "_relu6")):
             twin = pair.removesuffix("6") if pair.endswith("6") else f"{pair}6"
             decision = self.decisions.get((twin, connection, context))
-        if decision == "undecided" and context not in builders.STRUCTURES:
-            classes = (c for p, k, c in self.decisions if (p, k) == (pair, connection) and c not in builders.STRUCTURES)
+        if decision == "undecided" and context not in STRUCTURES:
+            classes = (c for p, k, c in self.decisions if (p, k) == (pair, connection) and c not in STRUCTURES)
             return {self.decisions[pair, connection, c] for c in classes} - {"undecided"} == {"fused"}
         return decision == "fused"
 
@@ -108,16 +287,16 @@ def detect(
     Returns:
         The rules, and one row for each test case (`COLUMNS`; times in microseconds, margin and noise relative to the cheaper
         operator's time). Undecided pairs stand in the rules as in other classes of channel counts or as not fused,
-        undecided chains as their pair does; all are named there. For pairs that are not tested see `builders.skipped_pairs`.
+        undecided chains as their pair does; all are named there. For pairs that are not tested see `skipped_pairs`.
     """
     d = _Detection(settings, Timings(measure, settings))
     best, worst = settings.classes.names()[0], str(settings.classes.alignments[-1])
     d.run_maps(best, MAP_KINDS, MAP_KINDS)
-    d.run(builders.row_cases(settings))
-    d.run_maps(worst, builders.SENSITIVE, (*_ACTIVATIONS, "bn"))
+    d.run(row_cases(settings))
+    d.run_maps(worst, SENSITIVE, (*_ACTIVATIONS, "bn"))
     contexts = _contexts(d, best, worst)
     if contexts.order:
-        d.run(builders.inbound_cases(settings, contexts.order, ("conv",), "add"))
+        d.run(inbound_cases(settings, contexts.order, ("conv",), "add"))
     _ask_chains(d, best, contexts.order)
     _ask_structure(d, best)
     rules = _rules(d, contexts, provenance or Provenance(alpha=settings.alpha))
@@ -149,7 +328,7 @@ def _contexts(d: _Detection, best: str, worst: str) -> Contexts:
     """Group channel classes by what fuses in them; no contexts where the best and the worst class agree in everything."""
     settings = d.settings
     names = settings.classes.names()
-    telling = {head: [b for b in (*_ACTIVATIONS, "bn") if d.differs(f"{head}_{b}", best, worst)] for head in builders.SENSITIVE}
+    telling = {head: [b for b in (*_ACTIVATIONS, "bn") if d.differs(f"{head}_{b}", best, worst)] for head in SENSITIVE}
     if not any(telling.values()):
         return Contexts()
     tables: dict[str, dict[str, str]] = {}
@@ -169,24 +348,24 @@ def _ask_chains(d: _Detection, best: str, labels: Sequence[str]) -> None:
     """Test a further operator behind several that fuse, in every context."""
     for second, thirds in _CHAINS.items():
         asked = [third for third in thirds if _pair_fused(d, "conv", third, best)]
-        joining = [third for third in asked if labels and builders.connection(third) != "single"]
+        joining = [third for third in asked if labels and connection(third) != "single"]
         for name in labels or (best,):
             first = _fused_chain(d, second, name, alone=not labels)
             for small in (True, False) if first else ():
                 cases = [
-                    builders.chain_case(d.settings, name, first, third, context=name if labels else "", small=small)
+                    chain_case(d.settings, name, first, third, context=name if labels else "", small=small)
                     for third in asked
                     if third not in joining
                 ]
                 d.run([c for c in cases if d.decisions.get(c.key, "undecided") == "undecided"])
         if _pair_fused(d, "conv", second, best):
             for third in joining:
-                d.run(builders.inbound_cases(d.settings, labels, ("conv", second), third))
+                d.run(inbound_cases(d.settings, labels, ("conv", second), third))
 
 
 def _fused_chain(d: _Detection, second: str, name: str, *, alone: bool) -> tuple[str, ...]:
     """Return the operators from a convolution to `second` that fuse in a context: some sums only join behind a batch norm."""
-    if builders.connection(second) == "single" or alone:
+    if connection(second) == "single" or alone:
         return ("conv", second) if _pair_fused(d, "conv", second, name) else ()
     context = f"{name}|{name}"
     if d.fused(f"conv_{second}", context, "multi-inbound"):
@@ -200,18 +379,18 @@ def _ask_structure(d: _Detection, best: str) -> None:
     for first in _SHARING:
         after = next((b for b in _ACTIVATIONS if _pair_fused(d, first, b, best)), "")
         if after:
-            d.run([builders.outbound_case(settings, best, first, after)])
-    d.run([builders.duplicate_case(settings, best)])
-    case = builders.shuffle_case(settings, best)
+            d.run([outbound_case(settings, best, first, after)])
+    d.run([duplicate_case(settings, best)])
+    case = shuffle_case(settings, best)
     d.add({case: rewritten(case, d.timings, settings)})
     if _pair_fused(d, "conv", "add", best):
-        d.run([builders.shared_case(settings, best)])
-        case = builders.arms_case(settings, best)
+        d.run([shared_case(settings, best)])
+        case = arms_case(settings, best)
         d.add({case: nearest_plan(case, d.timings, settings)})
 
 
 def _pair_fused(d: _Detection, first: str, after: str, best: str) -> bool:
-    return d.fused(f"{first}_{after}", best if first in builders.SENSITIVE else "", builders.connection(after))
+    return d.fused(f"{first}_{after}", best if first in SENSITIVE else "", connection(after))
 
 
 def _rules(d: _Detection, contexts: Contexts, provenance: Provenance) -> FusionRules:
@@ -223,20 +402,14 @@ def _rules(d: _Detection, contexts: Contexts, provenance: Provenance) -> FusionR
             head = f"{pair.split('+')[0]}_{pair.split('_')[1]}"
             grouped.setdefault((pair, connection), {})[context] = _in_context(d, head, connection, context, contexts)
             continue
-        if (
-            connection != "multi-outbound"
-            and context not in builders.STRUCTURES
-            and pair != "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]
-        ):
+        if connection != "multi-outbound" and context not in STRUCTURES and pair != "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]:
             grouped.setdefault((pair, connection), {})[context] = d.fused(pair, context, connection)
     for (pair, connection), by_context in grouped.items():
         rule = _rule(by_context, contexts)
         (inbound if connection == "multi-inbound" else pairs)[pair] = rule
-    sharing = {
-        p.split("_")[0]: d.fused(p, c, k) for p, k, c in d.decisions if k == "multi-outbound" and c != builders.DUPLICATE
-    }
+    sharing = {p.split("_")[0]: d.fused(p, c, k) for p, k, c in d.decisions if k == "multi-outbound" and c != DUPLICATE}
     several = any(rule if isinstance(rule, bool) else any(rule.values()) for rule in inbound.values())
-    arms = d.decisions.get(("conv_add", "multi-inbound", builders.ARMS))
+    arms = d.decisions.get(("conv_add", "multi-inbound", ARMS))
     shuffle = "+".join(_SHUFFLE[:2]) + "_" + _SHUFFLE[2]
     undecided = [" ".join(filter(None, key)) for key, decision in d.decisions.items() if decision == "undecided"]
     return FusionRules(
@@ -247,8 +420,8 @@ def _rules(d: _Detection, contexts: Contexts, provenance: Provenance) -> FusionR
         # the branch beside it is the left-most reader: fused means with the right-most
         multi_outbound=2 if sharing and all(sharing.values()) else 0,
         sharing=tuple(kind for kind, fused in sharing.items() if fused),
-        sums_overwrite=d.decisions.get(("conv_add", "multi-inbound", builders.SHARED)) == "separate",
-        merges_duplicates=d.fused("relu_relu", builders.DUPLICATE, "multi-outbound"),
+        sums_overwrite=d.decisions.get(("conv_add", "multi-inbound", SHARED)) == "separate",
+        merges_duplicates=d.fused("relu_relu", DUPLICATE, "multi-outbound"),
         patterns=(_SHUFFLE,) if d.fused(shuffle) else (),
         contexts=contexts,
         undecided=tuple(undecided),

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.fusion.builders import STRUCTURES, skipped_pairs
-from edgeplan.chapters.prediction.fusion.detection import detect
-from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.fusion.detection import STRUCTURES, detect, skipped_pairs
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
 from edgeplan.chapters.prediction.fusion.verification import verify
-from edgeplan.chapters.prediction.settings import PredictionParams
+from edgeplan.chapters.prediction.settings import FusionSettings, PredictionParams
 from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.base import EngineNode

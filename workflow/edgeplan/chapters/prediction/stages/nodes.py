@@ -15,13 +15,6 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction.executed import COLUMNS, node_rows
-from edgeplan.chapters.prediction.sampling.prior import (
-    TABLE5_IN_CHANNELS,
-    TABLE5_KERNELS,
-    TABLE5_OUT_CHANNELS,
-    TABLE5_SIZES,
-    TABLE5_STRIDES,
-)
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.stages.calibration import calibrating_models
 from edgeplan.chapters.prediction.whole_models import graphs, read_models
@@ -40,6 +33,12 @@ from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workloads.exports import export_models
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
 
+#: Table 5 of the paper: the sample space of Conv++bn++relu.
+TABLE5_SIZES = (224, 112, 56, 32, 28, 27, 14, 13, 8, 7, 1)
+TABLE5_KERNELS = (1, 3, 5, 7, 9)
+TABLE5_STRIDES = (1, 2, 4)
+TABLE5_IN_CHANNELS = (3, 2160)
+TABLE5_OUT_CHANNELS = (16, 2048)
 _OUT_CHANNELS = range(16, 97)
 _MOST_RANDOM_MACS = 2_000_000_000
 #: (channels, size, kernel) at which Conv, Conv++bn and Conv++bn++relu are compared; the first is the paper's (section 6).

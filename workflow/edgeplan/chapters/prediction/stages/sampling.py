@@ -21,8 +21,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction.executed import ADAPTIVE, COLUMNS, HELD_OUT, LEARNT
-from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
-from edgeplan.chapters.prediction.settings import PredictionParams
+from edgeplan.chapters.prediction.settings import PredictionParams, SamplingSettings
 from edgeplan.devices.config import load_device
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.bench import Bench

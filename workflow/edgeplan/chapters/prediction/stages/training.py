@@ -20,12 +20,10 @@ from edgeplan.measurement.lock import after_measurements
 from edgeplan.predictors.nodes.features import SIZES, Floats, Table, describe
 from edgeplan.predictors.nodes.kernels import Kernels
 from edgeplan.predictors.nodes.learner import Samples, learn, time_of
-from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import save
+from edgeplan.predictors.nodes.predictor import NodePredictor, Relation
+from edgeplan.predictors.nodes.storing import save, write_kernels, write_measured
 from edgeplan.predictors.nodes.training import MeasuredModel, train
-from edgeplan.predictors.nodes.whole import Relation
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.store import write_kernels, write_measured
 from edgeplan.reporting.metrics import accuracy, rmspe_difference
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.support.lazy import lazily

@@ -20,8 +20,7 @@ from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.predictors.nodes.predictor import NodePrediction
-from edgeplan.predictors.nodes.storing import load
-from edgeplan.predictors.store import read_measured
+from edgeplan.predictors.nodes.storing import load, read_measured
 from edgeplan.predictors.teller import Teller
 from edgeplan.reporting.metrics import accuracy, coverage
 from edgeplan.support.files import write_json

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from edgeplan.chapters.prediction.paper import printed
-from edgeplan.chapters.prediction.sampling.prior import ConvShape, conv_shapes
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.graph.kinds import graph_macs, graph_memory_access_bytes, graph_parameters
+from edgeplan.graph.kinds import graph_macs, graph_memory_access_bytes, graph_parameters, kind
 from edgeplan.support.frames import write_csv, write_parquet
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ConvShape:
+    """Describes a convolution: input size (height = width), channels, kernel, stride; depthwise when `depthwise`."""
+
+    size: int
+    in_channels: int
+    out_channels: int
+    kernel: int
+    stride: int
+    depthwise: bool = False
+
+
+def conv_shapes(graphs: Iterable[Graph]) -> Counter[ConvShape]:
+    """Count every square convolution of the graphs."""
+    found: Counter[ConvShape] = Counter()
+    for graph in graphs:
+        for op in graph.operators:
+            if op.op_type != "Conv":
+                continue
+            _, cin, height, width = graph.shape(op.inputs[0])
+            kh, kw = op.integers("kernel_shape", (1, 1))
+            if height == width and kh == kw:
+                cout = graph.shape(op.outputs[0])[1]
+                stride = op.integers("strides", (1, 1))[0]
+                found[ConvShape(height, cin, cout, kh, stride, kind(graph, op) == "dwconv")] += 1
+    return found
 
 
 def _row(graph: Graph, model_id: str, family: str, index: int, spec: str) -> dict[str, object]:
@@ -30,11 +60,11 @@ def _row(graph: Graph, model_id: str, family: str, index: int, spec: str) -> dic
 
 
 def _prior_row(shape: ConvShape, count: int) -> dict[str, object]:
-    kind = "dwconv" if shape.depthwise else "conv"
+    name = "dwconv" if shape.depthwise else "conv"
     out = -(-shape.size // shape.stride)
     config = KernelConfig(
-        kind,
-        kind,
+        name,
+        name,
         in_channels=shape.in_channels,
         in_height=shape.size,
         in_width=shape.size,
@@ -47,7 +77,7 @@ def _prior_row(shape: ConvShape, count: int) -> dict[str, object]:
         stride_w=shape.stride,
         groups=shape.in_channels if shape.depthwise else 1,
     )
-    return {"kind": kind, "config": config.to_json(), "count": count}
+    return {"kind": name, "config": config.to_json(), "count": count}
 
 
 def build_zoo(params: PredictionParams, *, models: Path, prior: Path, costs: Path) -> None:
