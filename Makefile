@@ -77,7 +77,7 @@ test-sanitised: dev-environment ## run what calls the native library while error
 	python native/build.py --sanitise
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0:handle_segv=0 \
 		python -m pytest -p no:xdist -m "fast or numerics" tests/runtime tests/planning tests/predictors \
-		tests/graph/test_kernels_properties.py tests/chapters/test_compiled_steps.py; \
+		tests/graph/test_kernels.py tests/chapters/test_compiled_steps.py; \
 		status=$$?; python native/build.py; exit $$status
 
 lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, import-linter, sizes against the last commit's, and the tests of texts

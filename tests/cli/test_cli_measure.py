@@ -11,7 +11,7 @@ import onnx
 import pytest
 import yaml
 from camera_model import executed, save_predictors, write_model
-from onnx_models import W, conv, model
+from model_file_runs import W, conv, model
 from typer.testing import CliRunner, Result
 
 from depth import by_day

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_file_runs import made, node, onnxruntime_outputs
 from onnx import TensorProto, helper, numpy_helper
 
 from depth import examples
@@ -77,26 +77,18 @@ def _model(kind: str, both: tuple[Numbers, Numbers]) -> onnx.ModelProto:
     """Two operators of one type on one input, with a Relu behind every output."""
     nodes, stored, written = [], [], []
     for which, constant in zip("ab", both, strict=True):
-        node, constants, outputs = _nodes(kind, which, constant)
-        nodes += [node, *(helper.make_node("Relu", [o], [f"y{o}"], name=f"r{o}") for o in outputs)]
+        first, constants, outputs = _nodes(kind, which, constant)
+        nodes += [first, *(helper.make_node("Relu", [o], [f"y{o}"], name=f"r{o}") for o in outputs)]
         stored += constants
         written += [f"y{o}" for o in outputs]
-    body = helper.make_graph(
-        nodes,
-        "pair",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, _MANY, 2, 2))],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in written],
-        stored,
-    )
-    return helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = made(nodes, {"x": (1, _MANY, 2, 2)}, output=" ".join(written))
+    model.graph.initializer.extend(stored)
+    return model
 
 
 def _values(model: onnx.ModelProto) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     x = np.random.default_rng(3).standard_normal((1, _MANY, 2, 2)).astype(np.float32)
-    return list(session.run(None, {"x": x}))
+    return onnxruntime_outputs(model, {"x": x})
 
 
 def _kept(graph: Graph, kind: str) -> int:
@@ -134,36 +126,25 @@ def test_steps_that_differ_in_a_constant_have_other_rows(pair: tuple[str, tuple[
 @pytest.mark.parametrize("parts", [64, 65, 66, 200])
 def test_two_splits_into_many_parts(parts: int) -> None:
     first, second = [1, 3, 2] + [1] * (parts - 3), [2, 1, 2, 2] + [1] * (parts - 4)  # the third part has 2 channels in both
-    body = helper.make_graph(
-        [
-            helper.make_node("Split", ["x", "s"], [f"a{i}" for i in range(parts)], axis=1),
-            helper.make_node("Split", ["x", "t"], [f"b{i}" for i in range(parts)], axis=1),
-            helper.make_node("Relu", ["a2"], ["p"]),
-            helper.make_node("Relu", ["b2"], ["y"]),
-        ],
-        "splits",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, sum(first), 2, 2))],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "py"],
-        [numpy_helper.from_array(np.array(v, np.int64), n) for v, n in ((first, "s"), (second, "t"))],
-    )
-    graph = simplify(from_onnx(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)))
+    nodes = [
+        node("Split", "x s", [f"a{i}" for i in range(parts)], axis=1),
+        node("Split", "x t", [f"b{i}" for i in range(parts)], axis=1),
+        node("Relu", "a2", "p"),
+        node("Relu", "b2"),
+    ]
+    sizes = {"s": np.array(first), "t": np.array(second)}
+    graph = simplify(from_onnx(made(nodes, {"x": (1, sum(first), 2, 2)}, sizes, output="p y")))
     assert [op.attributes["split"] for op in graph.operators if op.op_type == "Split"] == [tuple(first), tuple(second)]
 
 
 def test_a_split_of_which_parts_have_no_names_keeps_them_apart() -> None:
     nodes = [
-        helper.make_node("Split", ["x"], ["", "h"], name="s", axis=1),
-        helper.make_node("Split", ["x"], ["k", ""], name="t", axis=1),
-        helper.make_node("Relu", ["h"], ["y"]),
-        helper.make_node("Relu", ["k"], ["z"]),
+        node("Split", "x", ["", "h"], name="s", axis=1),
+        node("Split", "x", ["k", ""], name="t", axis=1),
+        node("Relu", "h"),
+        node("Relu", "k", "z"),
     ]
-    body = helper.make_graph(
-        nodes,
-        "unnamed",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4, 2, 2))],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "yz"],
-    )
-    graph = simplify(from_onnx(helper.make_model(body, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)))
+    graph = simplify(from_onnx(made(nodes, {"x": (1, 4, 2, 2)}, output="y z", opset=13)))
     (op,) = (op for op in graph.operators if op.op_type == "Split")
     assert [graph.shape(name) for name in op.outputs] == [(1, 2, 2, 2)] * 2
     relus = [op.inputs[0] for op in graph.operators if op.op_type == "Relu"]

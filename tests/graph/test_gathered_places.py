@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from model_file_runs import node
-from onnx import TensorProto, helper
+from model_file_runs import made, node, own_outputs, values, write
+from onnx import TensorProto
+from tiny_profiled import QUICK, cores, own_state  # noqa: F401  a fixture
 
-from edgeplan.chapters.cold_start.api import read_model
+from edgeplan import plan_memory
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import EdgeplanError, ModelError
+from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.measurement.process.stock import inputs_of
+from edgeplan.profiling.profiler import profile_model
+from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import NCHW
-from edgeplan.runtime.program import default_program
-from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.folder import read_folder
 
 Array = npt.NDArray[Any]
 _CASES = range(12)
@@ -29,22 +33,15 @@ _REDUCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 _KINDS = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL}
 
 
-def _saved(path: Path, made: onnx.NodeProto, data: Array, indices: Array, updates: Array | None = None) -> Path:
+def _saved(path: Path, picked: onnx.NodeProto, data: Array, indices: Array, updates: Array | None = None) -> Path:
     inputs = {"x": data, "i": indices} | ({} if updates is None else {"u": updates})
-    body = helper.make_graph(
-        [made],
-        "picked",
-        [helper.make_tensor_value_info(name, _KINDS[str(given.dtype)], given.shape) for name, given in inputs.items()],
-        [helper.make_tensor_value_info("y", _KINDS[str(data.dtype)], None)],
-    )
-    path.write_bytes(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString())
-    return path
+    model = made([picked], {name: (_KINDS[str(given.dtype)], given.shape) for name, given in inputs.items()}, opset=18)
+    model.graph.output[0].type.tensor_type.elem_type = _KINDS[str(data.dtype)]
+    return write(model, path)
 
 
 def _run(dnnl: Dnnl, path: Path, data: Array, indices: Array, updates: Array | None = None) -> Array:
-    graph, _ = read_model(path)
-    given = {"x": data, "i": indices} | ({} if updates is None else {"u": updates})
-    return SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), path.parent).run(given)["y"]
+    return own_outputs(dnnl, path, {"x": data, "i": indices} | ({} if updates is None else {"u": updates}))["y"]
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -134,68 +131,157 @@ def test_a_scatter_of_an_old_opset_is_one_of_elements(dnnl: Dnnl, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("made", "indices", "updates"),
+    ("picked", "indices", "updates"),
     [
         (node("ScatterElements", "x i u", axis=1), np.array([[0, 5]]), np.zeros((1, 2), np.float32)),
         (node("ScatterND", "x i u"), np.array([[0, -6], [2, 0]]), np.zeros(2, np.float32)),
+        (node("GatherElements", "x i", axis=1), np.array([[0, 5]]), None),
+        (node("GatherND", "x i"), np.array([[0, -6], [2, 0]]), None),
     ],
 )
-def test_an_index_to_write_outside_its_axis_is_an_error(
-    dnnl: Dnnl, tmp_path: Path, made: onnx.NodeProto, indices: Array, updates: Array
+def test_an_index_outside_its_axis_is_an_error(
+    dnnl: Dnnl, tmp_path: Path, picked: onnx.NodeProto, indices: Array, updates: Array | None
 ) -> None:
     data = np.zeros((2, 5), np.float32)
-    path = _saved(tmp_path / "m.onnx", made, data, indices, updates)
+    path = _saved(tmp_path / "m.onnx", picked, data, indices, updates)
     with pytest.raises(EdgeplanError, match="an index lies outside the axis"):
         _run(dnnl, path, data, indices, updates)
 
 
 @pytest.mark.parametrize(
-    ("made", "indices", "updates", "told"),
+    ("picked", "indices", "updates", "told"),
     [
         (node("ScatterElements", "x i u", axis=1), (2, 3), (2, 2), "of \\(2, 2\\) by indices"),
         (node("ScatterElements", "x i u", axis=0), (2, 7), (2, 7), "along axis 0"),
         (node("ScatterElements", "x i u", reduction="mean"), (2, 5), (2, 5), "unknown reduction 'mean'"),
         (node("ScatterND", "x i u"), (2, 1), (2, 4), "of \\(2, 4\\) to"),
+        (node("GatherElements", "x i", axis=0), (2, 7), None, "along axis 0"),
+        (node("GatherElements", "x i", axis=2), (2, 5), None, "axis"),
+        (node("GatherND", "x i", batch_dims=1), (3, 1), None, "by indices"),
+        (node("GatherND", "x i"), (2, 3), None, "GatherND"),
     ],
 )
-def test_what_cannot_be_written_is_refused(
-    tmp_path: Path, made: onnx.NodeProto, indices: tuple[int, ...], updates: tuple[int, ...], told: str
+def test_indices_and_updates_that_do_not_fit_are_refused(
+    tmp_path: Path, picked: onnx.NodeProto, indices: tuple[int, ...], updates: tuple[int, ...] | None, told: str
 ) -> None:
-    data = np.zeros((2, 5), np.float32)
-    path = _saved(tmp_path / "m.onnx", made, data, np.zeros(indices, np.int64), np.zeros(updates, np.float32))
+    written = None if updates is None else np.zeros(updates, np.float32)
+    path = _saved(tmp_path / "m.onnx", picked, np.zeros((2, 5), np.float32), np.zeros(indices, np.int64), written)
     with pytest.raises(ModelError, match=told):
         load_onnx(path)
 
 
-@pytest.mark.parametrize(
-    ("made", "indices"),
-    [(node("GatherElements", "x i", axis=1), np.array([[0, 5]])), (node("GatherND", "x i"), np.array([[0, -6], [2, 0]]))],
-)
-def test_an_index_outside_its_axis_is_an_error(dnnl: Dnnl, tmp_path: Path, made: onnx.NodeProto, indices: Array) -> None:
-    data = np.zeros((2, 5), np.float32)
-    path = _saved(tmp_path / "m.onnx", made, data, indices)
-    with pytest.raises(EdgeplanError, match="an index lies outside the axis"):
-        _run(dnnl, path, data, indices)
-
-
-@pytest.mark.parametrize(
-    ("made", "indices", "told"),
-    [
-        (node("GatherElements", "x i", axis=0), (2, 7), "along axis 0"),
-        (node("GatherElements", "x i", axis=2), (2, 5), "axis"),
-        (node("GatherND", "x i", batch_dims=1), (3, 1), "by indices"),
-        (node("GatherND", "x i"), (2, 3), "GatherND"),
-    ],
-)
-def test_indices_that_do_not_fit_are_refused(tmp_path: Path, made: onnx.NodeProto, indices: tuple[int, ...], told: str) -> None:
-    path = _saved(tmp_path / "m.onnx", made, np.zeros((2, 5), np.float32), np.zeros(indices, np.int64))
-    with pytest.raises(ModelError, match=told):
-        load_onnx(path)
-
-
-@pytest.mark.parametrize("made", [node("GatherElements", "x i", axis=1), node("GatherND", "x i")])
-def test_no_indices_at_all_are_refused(tmp_path: Path, made: onnx.NodeProto) -> None:
-    path = _saved(tmp_path / "m.onnx", made, np.zeros((2, 5), np.float32), np.zeros((0, 2), np.int64))
+@pytest.mark.parametrize("picked", [node("GatherElements", "x i", axis=1), node("GatherND", "x i")])
+def test_no_indices_at_all_are_refused(tmp_path: Path, picked: onnx.NodeProto) -> None:
+    path = _saved(tmp_path / "m.onnx", picked, np.zeros((2, 5), np.float32), np.zeros((0, 2), np.int64))
     with pytest.raises(ModelError, match="no static shape") as caught:
         load_onnx(path)
     assert caught.value.next_step
+
+
+FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+Inputs = Mapping[str, tuple[int, tuple[int, ...]]]
+
+
+def _save(
+    path: Path, nodes: list[onnx.NodeProto], inputs: Inputs, constants: Mapping[str, npt.ArrayLike], kind: int = FLOAT
+) -> Path:
+    model = made(nodes, inputs, constants)
+    model.graph.output[0].type.tensor_type.elem_type = kind
+    return write(model, path)
+
+
+def _table(path: Path, rows: int, kind: int) -> Path:
+    nodes = [node("Gather", "w x", "h"), node("MatMul", "h k")]
+    return _save(path, nodes, {"x": (kind, (1, 6))}, {"w": values(rows, 8), "k": values(8, 3)})
+
+
+def _forms() -> Iterator[tuple[str, list[onnx.NodeProto], Inputs, Mapping[str, npt.ArrayLike], int, Mapping[str, int]]]:
+    """Name, nodes, inputs, constants, type of the output, and the limits."""
+    ids, picked = {"x": (INT64, (2, 3))}, [node("Gather", "w x")]
+    yield "table", picked, ids, {"w": values(300, 8)}, FLOAT, {"x": 300}
+    yield "one row", picked, ids, {"w": values(1, 8)}, FLOAT, {"x": 1}
+    yield "last axis", [node("Gather", "w x", axis=-1)], ids, {"w": values(300, 8)}, FLOAT, {"x": 8}
+    yield "an activation", picked, ids | {"w": (FLOAT, (7, 5))}, {}, FLOAT, {"x": 7}
+    two = [node("Gather", "w x", "a"), node("Gather", "v x", "b"), node("Add", "a b")]
+    yield "the smaller of two", two, ids, {"w": values(30, 8), "v": values(9, 8)}, FLOAT, {"x": 9}
+    flat = [node("Reshape", "x s", "f"), node("Cast", "f", "i", to=INT32), node("Gather", "w i")]
+    yield "reshaped and cast", flat, ids, {"w": values(30, 8), "s": np.array([6])}, FLOAT, {"x": 30}
+    chosen = [node("Where", "m x z", "i"), node("Gather", "w i")]
+    masked = ids | {"z": (INT64, (2, 3)), "m": (TensorProto.BOOL, (2, 3))}
+    yield "of two inputs", chosen, masked, {"w": values(30, 8)}, FLOAT, {"x": 30, "z": 30}
+    joined = [node("Concat", "x z", "i", axis=1), node("Gather", "w i")]
+    yield "joined", joined, ids | {"z": (INT64, (2, 1))}, {"w": values(30, 8)}, FLOAT, {"x": 30, "z": 30}
+    elements = {"x": (INT64, (2, 3)), "w": (FLOAT, (2, 7))}
+    yield "elements", [node("GatherElements", "w x", axis=1)], elements, {}, FLOAT, {"x": 7}
+    yield "slices", [node("GatherND", "w x")], {"x": (INT64, (4, 2))}, {"w": values(30, 8, 2)}, FLOAT, {"x": 8}
+    yield (
+        "slices in batches",
+        [node("GatherND", "w x", batch_dims=1)],
+        {"x": (INT64, (4, 1))},
+        {"w": values(4, 9)},
+        FLOAT,
+        {"x": 9},
+    )
+    places = {"p": np.zeros((2, 1), np.int64), "w": values(30, 8)}
+    put = [node("ScatterElements", "x p z", "i", axis=1), node("Gather", "w i")]
+    yield "written over", put, ids | {"z": (INT64, (2, 1))}, places, FLOAT, {"x": 30, "z": 30}
+    yield "no index", [node("Add", "x z")], ids | {"z": (INT64, (2, 3))}, {}, INT64, {}
+
+
+FORMS = {name: form for name, *form in _forms()}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_limits_follow_from_the_axes(tmp_path: Path, name: str) -> None:
+    nodes, inputs, constants, kind, limits = FORMS[name]
+    path = _save(tmp_path / "m.onnx", nodes, inputs, constants, kind)  # type: ignore[arg-type]
+    graph = load_onnx(path)
+    assert index_limits(graph) == limits
+    assert inputs_of(path).below == limits
+    for seed in range(5):
+        drawn = random_inputs(graph, seed)
+        assert all(drawn[given].max() < limit for given, limit in limits.items())
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(1, INT64), (300, INT32)])
+def test_a_plan_of_memory_runs_on_indices_of_the_table(tmp_path: Path, rows: int, kind: int) -> None:
+    model = _table(tmp_path / "m.onnx", rows, kind)
+    plan_memory(model, tmp_path / "plan", "64MiB", threads=1)
+    found = run(tmp_path / "plan", check=True)
+    assert found.difference is not None
+    assert found.difference < 1e-5
+    assert [border.below for border in read_folder(tmp_path / "plan").head.inputs] == [rows]
+
+
+def _late() -> list[onnx.NodeProto]:
+    """Indices that are there long before they are read, or are computed; what has candidates of its own follows the gathering,
+    and what lies behind takes the room of the indices."""
+    return [
+        node("Cast", "x", "i", to=INT64),
+        node("MatMul", "z k", "a"),
+        node("Softmax", "a", "b"),
+        node("MatMul", "b k", "c"),
+        node("Gather", "w i", "h"),
+        node("MatMul", "h k", "d"),
+        node("Add", "c d", "e"),
+        node("ArgMax", "e", "j", axis=-1, keepdims=0),
+        node("Softmax", "e", "f"),
+        node("MatMul", "f k", "g"),
+        node("Gather", "w j", "l"),
+        node("MatMul", "l k", "m"),
+        node("Add", "m g"),
+    ]
+
+
+@pytest.mark.parametrize("model", ["1-int64", *(pytest.param(more, marks=pytest.mark.long) for more in ("300-int32", "late"))])
+def test_steps_are_profiled_on_indices(dnnl: Dnnl, tmp_path: Path, model: str) -> None:
+    if model == "late":
+        constants = {"w": values(64, 64), "k": values(64, 64)}
+        path = _save(tmp_path / "m.onnx", _late(), {"x": (INT32, (1, 64)), "z": (FLOAT, (1, 64, 64))}, constants)
+    else:
+        rows, kind = model.split("-")
+        path = _table(tmp_path / "m.onnx", int(rows), {"int32": INT32, "int64": INT64}[kind])
+    graph = load_onnx(path)
+    quick = QUICK.model_copy(update={"thorough": False, "budget_seconds": 0.01})  # few whole programs are started
+    found = profile_model(dnnl, path, graph, quick, cores=cores(), name="m", layouts=("nchw",))
+    assert all(min(c.execute_ms.values()) >= 0 for layer in found[0].layers for c in layer.candidates)

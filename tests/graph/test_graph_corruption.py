@@ -14,8 +14,8 @@ import onnx
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from model_file_runs import W, conv, integers, model, node, weight
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import W, conv, integers, model, node, weight
 
 from depth import MANY
 from edgeplan.errors import ModelError
@@ -37,22 +37,8 @@ _NUMBERS = (*range(-2, 25), 64, 255, 1 << 31, 1 << 32, 1 << 62, (1 << 63) - 1, -
 _FRACTIONS = (0.0, 1.0, -1.0, 2.0, 1e30, float("nan"), float("inf"))
 _BYTES = (b"", b"VALID", b"SAME_UPPER", b"reverse", b"\xff\xfe")
 _WORDS = (
-    "",
-    "x",
-    "y",
-    "lost",
-    "Conv",
-    "Relu",
-    "Add",
-    "Gemm",
-    "MatMul",
-    "Identity",
-    "Dropout",
-    "MaxPool",
-    "LSTM",
-    "Resize",
-    "axis",
-)
+    "", "x", "y", "lost", "Conv", "Relu", "Add", "Gemm", "MatMul", "Identity", "Dropout", "MaxPool", "LSTM", "Resize", "axis",
+)  # fmt: skip
 
 
 def _image() -> onnx.ModelProto:

@@ -2,69 +2,77 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
+import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from onnx_models import IMAGE, weight, write_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_file_runs import IMAGE, W, conv, integers, model, node, refused, weight
+from onnx import TensorProto, numpy_helper
 
-from edgeplan.errors import ModelError
+from depth import by_day, examples
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph
+from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.ir import Attribute, Graph
+from edgeplan.graph.kernel_nodes import executed_graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.kinds import kind
-from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
-
-
-def _conv(name: str = "c", x: str = "x", y: str = "y", **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node("Conv", [x, "w"], [y], name=name, **attributes)
+from edgeplan.graph.simplify import simplify
+from edgeplan.predictors.nodes.features import Table
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 
 def _kinds(graph: Graph) -> list[str]:
     return [kind(graph, op) for op in graph.operators]
 
 
-def test_identity_dropout_and_constants_leave_no_operator(tmp_path: Path) -> None:
+def _numbers(name: str, *values: float) -> TensorProto:
+    return numpy_helper.from_array(np.array(values if len(values) != 1 else values[0], dtype=np.float32), name)
+
+
+def test_identity_dropout_and_constants_leave_no_operator() -> None:
     nodes = [
-        helper.make_node("Constant", [], ["w"], value=weight("w", 4, 4, 3, 3)),
-        _conv(y="a", pads=[1, 1, 1, 1]),
-        helper.make_node("Identity", ["a"], ["b"]),
-        helper.make_node("Dropout", ["b"], ["d", "mask"]),
-        helper.make_node("Identity", ["d"], ["e"]),
-        helper.make_node("Relu", ["e"], ["r"], name="r"),
-        helper.make_node("Dropout", ["r"], ["y"]),
+        node("Constant", [], ["w"], value=weight("w", 4, 4, 3, 3)),
+        conv(y="a", pads=[1, 1, 1, 1]),
+        node("Identity", ["a"], ["b"]),
+        node("Dropout", ["b"], ["d", "mask"]),
+        node("Identity", ["d"], ["e"]),
+        node("Relu", ["e"], ["r"], name="r"),
+        node("Dropout", ["r"], ["y"]),
     ]
-    graph = load_onnx(write_model(tmp_path / "m.onnx", nodes))
+    graph = from_onnx(model(nodes))
     assert _kinds(graph) == ["conv", "relu"]
-    conv, relu = graph.operators
-    assert conv.weights == ("w",)
-    assert relu.inputs == conv.outputs
+    first, relu = graph.operators
+    assert first.weights == ("w",)
+    assert relu.inputs == first.outputs
     assert graph.outputs == relu.outputs
     assert graph.shape(graph.outputs[0]) == IMAGE
 
 
-def test_a_weight_behind_an_identity_stays_a_weight(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Identity", ["shared"], ["w"]),
-        _conv(pads=[1, 1, 1, 1]),
-    ]
-    graph = load_onnx(write_model(tmp_path / "m.onnx", nodes, [weight("shared", 4, 4, 3, 3)]))
-    (conv,) = graph.operators
-    assert conv.inputs == ("x",)
-    assert [graph.shape(w) for w in conv.weights] == [(4, 4, 3, 3)]
+def test_a_weight_behind_an_identity_or_among_the_inputs_stays_a_weight() -> None:
+    behind = model([node("Identity", ["shared"], ["w"]), conv()], [weight("shared", 6, 4, 3, 3)])
+    for file in (behind, model([conv()], [W], more=[("w", (6, 4, 3, 3))])):
+        graph = from_onnx(file)
+        (op,) = graph.operators
+        assert graph.inputs == op.inputs == ("x",)
+        assert [graph.shape(name) for name in op.weights] == [(6, 4, 3, 3)]
 
 
 @pytest.mark.parametrize(("opset", "as_input"), [(13, False), (18, True)])
 @pytest.mark.parametrize("keepdims", [0, 1])
-def test_a_mean_over_the_image_is_global_pooling(tmp_path: Path, opset: int, as_input: bool, keepdims: int) -> None:
-    axes = [numpy_helper.from_array(np.array([2, 3], dtype=np.int64), "axes")] if as_input else []
+def test_a_mean_over_the_image_is_global_pooling(opset: int, as_input: bool, keepdims: int) -> None:
     attributes = {} if as_input else {"axes": [2, 3]}
-    node = helper.make_node("ReduceMean", ["x", "axes"] if as_input else ["x"], ["y"], keepdims=keepdims, **attributes)
-    graph = load_onnx(write_model(tmp_path / "m.onnx", [node], axes, opset=opset))
+    mean = node("ReduceMean", ["x", "axes"] if as_input else ["x"], ["y"], keepdims=keepdims, **attributes)
+    graph = from_onnx(model([mean], [integers("axes", 2, 3)] if as_input else [], opset=opset))
     assert _kinds(graph) == ["gap"]
     assert graph.operators[0].integers("axes", ()) == (2, 3)
     config = make_kernel(graph, [graph.operators[0].name]).config
@@ -72,125 +80,272 @@ def test_a_mean_over_the_image_is_global_pooling(tmp_path: Path, opset: int, as_
 
 
 @pytest.mark.parametrize("op_type", ["Gemm", "MatMul"])
-def test_a_layer_without_bias_is_fully_connected(tmp_path: Path, op_type: str) -> None:
-    nodes = [helper.make_node("Flatten", ["x"], ["f"], name="f"), helper.make_node(op_type, ["f", "w"], ["y"], name="fc")]
-    graph = load_onnx(write_model(tmp_path / "m.onnx", nodes, [weight("w", 256, 10)]))
+def test_a_layer_without_bias_is_fully_connected(op_type: str) -> None:
+    nodes = [node("Flatten", ["x"], ["f"], name="f"), node(op_type, ["f", "w"], ["y"], name="fc")]
+    graph = from_onnx(model(nodes, [weight("w", 256, 10)]))
     assert _kinds(graph) == ["reshape", "fc"]
     config = make_kernel(graph, ["fc"]).config
     assert (config.in_channels, config.out_channels, config.bias) == (256, 10, False)
 
 
 @pytest.mark.parametrize(
-    ("mode", "stride", "kernel", "expected"),
+    ("attributes", "pads", "size"),
     [
-        ("SAME_UPPER", 2, 3, (0, 0, 1, 1)),
-        ("SAME_LOWER", 2, 3, (1, 1, 0, 0)),
-        ("SAME_UPPER", 1, 3, (1, 1, 1, 1)),
-        ("VALID", 1, 3, (0, 0, 0, 0)),
+        ({"auto_pad": "SAME_UPPER", "strides": [2, 2]}, (0, 0, 1, 1), 4),
+        ({"auto_pad": "SAME_LOWER", "strides": [2, 2]}, (1, 1, 0, 0), 4),
+        ({"auto_pad": "SAME_UPPER"}, (1, 1, 1, 1), 8),
+        ({"auto_pad": "VALID"}, (0, 0, 0, 0), 6),
+        ({}, (0, 0, 0, 0), 6),
     ],
 )
-def test_automatic_padding_is_resolved(
-    tmp_path: Path, mode: str, stride: int, kernel: int, expected: tuple[int, int, int, int]
+def test_paddings_and_absent_attributes_are_resolved(
+    attributes: dict[str, Any], pads: tuple[int, int, int, int], size: int
 ) -> None:
-    node = _conv(auto_pad=mode, strides=[stride, stride])
-    graph = load_onnx(write_model(tmp_path / "m.onnx", [node], [weight("w", 6, 4, kernel, kernel)]))
+    graph = from_onnx(model([conv(**attributes)], [W]))
     config = make_kernel(graph, ["c"]).config
-    assert (config.pad_top, config.pad_left, config.pad_bottom, config.pad_right) == expected
-    size = 8 // stride if mode != "VALID" else 6
+    assert (config.pad_top, config.pad_left, config.pad_bottom, config.pad_right) == pads
+    assert (config.kernel_h, config.dilation_w, config.groups, config.out_channels) == (3, 1, 1, 6)
     assert graph.shape("y") == (1, 6, size, size)
-
-
-def test_absent_attributes_take_the_defaults_of_onnx(tmp_path: Path) -> None:
-    graph = load_onnx(write_model(tmp_path / "m.onnx", [_conv()], [weight("w", 6, 4, 3, 3)]))
-    config = make_kernel(graph, ["c"]).config
-    assert (config.kernel_h, config.stride_h, config.dilation_w, config.groups) == (3, 1, 1, 1)
-    assert (config.pad_top, config.pad_bottom) == (0, 0)
-    assert (config.out_channels, config.out_height) == (6, 6)
 
 
 @pytest.mark.parametrize(("opset", "as_input"), [(6, False), (11, True), (17, True)])
 @pytest.mark.parametrize(("low", "high", "expected"), [(0.0, 6.0, "relu6"), (-1.0, 1.0, "clip")])
-def test_clip_in_both_its_forms(tmp_path: Path, opset: int, as_input: bool, low: float, high: float, expected: str) -> None:
-    bounds = [numpy_helper.from_array(np.array(v, dtype=np.float32), k) for k, v in (("lo", low), ("hi", high))]
-    attributes = {} if as_input else {"min": low, "max": high}
-    node = helper.make_node("Clip", ["x", "lo", "hi"] if as_input else ["x"], ["y"], **attributes)
-    graph = load_onnx(write_model(tmp_path / "m.onnx", [node], bounds if as_input else (), opset=opset))
+def test_clip_in_both_its_forms(opset: int, as_input: bool, low: float, high: float, expected: str) -> None:
+    bounds = [_numbers("lo", low), _numbers("hi", high)] if as_input else []
+    clip = node("Clip", ["x", "lo", "hi"] if as_input else ["x"], ["y"], **({} if as_input else {"min": low, "max": high}))
+    graph = from_onnx(model([clip], bounds, opset=opset))
     (op,) = graph.operators
     assert (op.number("min", 9), op.number("max", 9)) == (low, high)
     assert kind(graph, op) == expected
-    assert op.inputs == ("x",)
-    assert op.weights == ()
+    assert (op.inputs, op.weights) == (("x",), ())
 
 
-def test_a_clip_without_a_lower_bound_is_no_relu6(tmp_path: Path) -> None:
-    six = numpy_helper.from_array(np.array(6.0, dtype=np.float32), "six")
-    graph = load_onnx(write_model(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "", "six"], ["y"])], [six]))
-    assert _kinds(graph) == ["clip"]
-
-
-def test_initialisers_that_are_also_inputs_are_weights(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.onnx", [_conv()], [weight("w", 6, 4, 3, 3)])
-    model = onnx.load(path)
-    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [6, 4, 3, 3]))
-    path.write_bytes(model.SerializeToString())
-    graph = load_onnx(path)
-    assert graph.inputs == ("x",)
-    assert graph.operators[0].weights == ("w",)
-
-
-@pytest.mark.parametrize("batch", ["N", -1, 0])
-def test_a_dynamic_axis_is_named(tmp_path: Path, batch: int | str) -> None:
-    path = write_model(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")], shape=(batch, 4, 8, 8))
-    with pytest.raises(ModelError, match="no static shape") as caught:
-        load_onnx(path)
-    assert "r" in caught.value.where
-    assert caught.value.next_step
-
-
-@pytest.mark.parametrize(("op_type", "domain", "shown"), [("Det", "", "Det"), ("Relu", "com.acme", "com.acme::Relu")])
-def test_an_unknown_operator_is_named(tmp_path: Path, op_type: str, domain: str, shown: str) -> None:
-    node = helper.make_node(op_type, ["x"], ["y"], name="odd", domain=domain)
-    with pytest.raises(ModelError, match="unknown operator") as caught:
-        load_onnx(write_model(tmp_path / "m.onnx", [node]))
-    assert f"{shown} (node 'odd')" in caught.value.what
-    assert "docs/operators.md" in caught.value.next_step
-    assert ("Relu" in caught.value.next_step) == (op_type == "Relu")
-    assert len(caught.value.next_step) < 100
-
-
-def test_exported_models_name_their_tensors_and_pass_the_checker(tmp_path: Path) -> None:
-    b = GraphBuilder("net", (1, 3, 8, 8))
-    graph = b.build(b.fc(b.flatten(b.gap(b.relu(b.conv(b.input, 8, 3)))), 5))
-    model = to_onnx(graph, seed=4)
-    onnx.checker.check_model(model, full_check=True)
-    assert [n.name for n in model.graph.node] == [op.name for op in graph.operators]
-    assert to_onnx(graph, seed=4).SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
-    assert to_onnx(graph, seed=5).SerializeToString(deterministic=True) != model.SerializeToString(deterministic=True)
-    path = save_onnx(graph, tmp_path / "net.onnx", seed=4)
-    assert load_onnx(path).operators == graph.operators
-
-
-def test_numbers_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """Files hold single precision; profiles are found by what the zoo's builders say."""
-    b = GraphBuilder("net", (1, 4, 6, 6))
-    graph = b.build(b.relu(b.bn(b.conv(b.input, 4, 3))))
-    read = load_onnx(save_onnx(graph, tmp_path / "m.onnx"))
-    assert [dict(op.attributes) for op in read.operators] == [dict(op.attributes) for op in graph.operators]
-    assert 1e-05 in read.operators[1].attributes.values()
-
-
-def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
-    training = numpy_helper.from_array(np.ones((), dtype=np.bool_), "t")
-    node = helper.make_node("Dropout", ["x", "", "t"], ["d"], name="drop")
-    nodes = [node, helper.make_node("Relu", ["d"], ["y"])]
-    with pytest.raises(ModelError, match="training mode") as caught:
-        load_onnx(write_model(tmp_path / "m.onnx", nodes, [training]))
-    assert "'drop'" in caught.value.where
+def test_a_clip_without_a_lower_bound_is_no_relu6() -> None:
+    assert _kinds(from_onnx(model([node("Clip", ["x", "", "six"], ["y"])], [_numbers("six", 6.0)]))) == ["clip"]
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_clip_takes_one_number_for_a_bound(tmp_path: Path, count: int) -> None:
-    bound = numpy_helper.from_array(np.zeros(count, dtype=np.float32), "lo")
-    with pytest.raises(ModelError, match=f"whose min is {count} numbers") as caught:
-        load_onnx(write_model(tmp_path / "m.onnx", [helper.make_node("Clip", ["x", "lo"], ["y"], name="odd")], [bound]))
-    assert "'odd'" in caught.value.where
+def test_a_clip_takes_one_number_for_a_bound(count: int) -> None:
+    error = refused(model([node("Clip", ["x", "w"], ["y"], name="odd")], [weight("w", count)]), f"min is {count} numbers")
+    assert "'odd'" in error.where
+
+
+@pytest.mark.parametrize("batch", ["N", -1, 0])
+def test_a_dynamic_axis_is_named(batch: int | str) -> None:
+    assert "r" in refused(model([node("Relu", ["x"], ["y"], name="r")], shape=(batch, 4, 8, 8)), "no static shape").where
+
+
+@pytest.mark.parametrize(("op_type", "domain", "shown"), [("Det", "", "Det"), ("Relu", "com.acme", "com.acme::Relu")])
+def test_an_unknown_operator_is_named(op_type: str, domain: str, shown: str) -> None:
+    error = refused(model([node(op_type, ["x"], ["y"], name="odd", domain=domain)]), "unknown operator")
+    assert f"{shown} (node 'odd')" in error.what
+    assert "docs/operators.md" in error.next_step
+    assert ("Relu" in error.next_step) == (op_type == "Relu")
+    assert len(error.next_step) < 100
+
+
+def test_exported_models_name_their_tensors_and_come_back(tmp_path: Path) -> None:
+    """Files hold single precision, whose numbers are read as they were written: profiles are found by what builders say."""
+    b = GraphBuilder("net", (1, 3, 8, 8))
+    graph = b.build(b.fc(b.flatten(b.gap(b.relu(b.bn(b.conv(b.input, 8, 3))))), 5))
+    made = to_onnx(graph, seed=4)
+    assert [n.name for n in made.graph.node] == [op.name for op in graph.operators]
+    assert to_onnx(graph, seed=4).SerializeToString(deterministic=True) == made.SerializeToString(deterministic=True)
+    read = load_onnx(save_onnx(graph, tmp_path / "net.onnx", seed=4))
+    assert read.operators == graph.operators
+    assert 1e-05 in read.operators[1].attributes.values()
+
+
+def test_dropout_in_training_is_refused() -> None:
+    nodes = [node("Dropout", ["x", "", "t"], ["d"], name="drop"), node("Relu", ["d"], ["y"])]
+    assert "'drop'" in refused(model(nodes, [numpy_helper.from_array(np.ones((), np.bool_), "t")]), "training mode").where
+
+
+Step = Callable[[GraphBuilder, str, int], str]
+
+
+def _gate(b: GraphBuilder, x: str, _number: int) -> str:
+    return b.mul(x, b.activation(b.conv(b.gap(x), b.channels(x), 1, bias=True), "hsigmoid"))
+
+
+def _halves(b: GraphBuilder, x: str, _number: int) -> str:
+    left, right = b.split(x, (b.channels(x) // 2, b.channels(x) - b.channels(x) // 2))
+    return b.concat([b.relu(right), left])
+
+
+def _tall_pool(b: GraphBuilder, x: str, number: int) -> str:
+    tall = b.shape(x)[2] > 1  # several pools leave a single row, which holds no window
+    return b.maxpool(x, (2, 3), (1 + number % 2, 1), (0, 1)) if tall else x
+
+
+_STEPS: Mapping[str, Step] = {
+    "conv": lambda b, x, n: b.conv(x, 4 + 2 * (n % 5), (1, 3, 5)[n % 3], 1 + n % 2, bias=n % 4 == 0),
+    "grouped": lambda b, x, n: b.conv(x, b.channels(x), 3, groups=2, dilation=1 + n % 2),
+    "dwconv": lambda b, x, _: b.dwconv(x, 3),
+    "bn": lambda b, x, _: b.bn(x),
+    "relu": lambda b, x, _: b.relu(x),
+    "relu6": lambda b, x, _: b.activation(x, "relu6"),
+    "hswish": lambda b, x, _: b.activation(x, "hswish"),
+    "hsigmoid": lambda b, x, _: b.activation(x, "hsigmoid"),
+    "sigmoid": lambda b, x, _: b.activation(x, "sigmoid"),
+    "add": lambda b, x, _: b.add(x, b.relu(x)),
+    "mul": lambda b, x, _: b.mul(x, b.relu(x)),
+    "gate": _gate,
+    "maxpool": lambda b, x, n: b.maxpool(x, 3, 1 + n % 2, 1, ceil=n % 3 == 0),
+    "avgpool": lambda b, x, n: b.avgpool(x, 3, 1 + n % 2, 1, ceil=n % 3 == 0),
+    "concat": lambda b, x, _: b.concat([x, b.relu(x)]),
+    "split": _halves,
+    "shuffle": lambda b, x, _: b.channel_shuffle(x, 2),
+    "lrn": lambda b, x, _: b.lrn(x),
+    "leakyrelu": lambda b, x, _: b.activation(x, "leakyrelu"),
+    "upsample": lambda b, x, n: b.upsample(x, 2 + n % 2),
+    "tall pool": _tall_pool,
+    "skewed pool": lambda b, x, n: b.maxpool(x, 2, 1, (0, 0, 1, 1)) if n % 2 else b.avgpool(x, 2, 1, (1, 0, 0, 1)),
+    "skewed conv": lambda b, x, _: b.conv(x, 4, (2, 4), pad=(1, 1, 0, 2)),
+    "tanh": lambda b, x, _: b.activation(x, "tanh"),
+    "fold": lambda b, x, _: b.squeeze(b.unsqueeze(x, (1, 3)), (1, 3)),
+}
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Chains with branches over every operator of the builder; channels stay even."""
+    b = GraphBuilder("drawn", (1, 2 * draw(st.integers(1, 6)), draw(st.integers(5, 17)), draw(st.integers(5, 17))))
+    x = b.input
+    for step, number in draw(st.lists(st.tuples(st.sampled_from(sorted(_STEPS)), st.integers(0, 59)), min_size=1, max_size=8)):
+        x = _STEPS[step](b, x, number)
+    outputs = [x]
+    if draw(st.booleans()):
+        outputs.append(b.softmax(b.fc(b.flatten(b.gap(x)), draw(st.integers(1, 9)), bias=draw(st.booleans()))))
+    if draw(st.booleans()):
+        sequence = b.transpose(b.squeeze(b.gap(x), (3,)), (2, 0, 1))
+        outputs.append(b.lstm(sequence, draw(st.integers(1, 5)), bidirectional=draw(st.booleans())))
+    return b.build(*outputs)
+
+
+def _single(value: Attribute) -> Attribute:
+    """As ONNX keeps it: floats in single precision."""
+    if isinstance(value, float):
+        return float(onnx.helper.make_attribute("a", value).f)
+    return value
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(graphs())
+def test_operators_shapes_and_names_come_back(graph: Graph) -> None:
+    onnx.checker.check_model(to_onnx(graph), full_check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        back = load_onnx(save_onnx(graph, Path(folder) / "m.onnx"))
+    assert (back.name, back.inputs, back.outputs) == (graph.name, graph.inputs, graph.outputs)
+    assert len(back.operators) == len(graph.operators)
+    for found, op in zip(back.operators, graph.operators, strict=True):
+        assert (found.name, found.op_type, found.inputs, found.weights, found.outputs) == (
+            op.name, op.op_type, op.inputs, op.weights, op.outputs,
+        )  # fmt: skip
+        given_back, wanted = ({k: _single(v) for k, v in o.attributes.items()} for o in (found, op))
+        assert given_back == wanted
+        for name in (*op.inputs, *op.weights, *op.outputs):
+            assert (back.shape(name), back.tensors[name].dtype) == (graph.shape(name), "float32"), name
+
+
+@settings(max_examples=15, deadline=None)
+@given(graphs(), st.integers(0, 9))
+def test_weights_depend_on_seed_and_name_alone(graph: Graph, seed: int) -> None:
+    first = {i.name: i.raw_data for i in to_onnx(graph, seed).graph.initializer}
+    assert first == {i.name: i.raw_data for i in to_onnx(graph, seed).graph.initializer}
+    other = {i.name: i.raw_data for i in to_onnx(graph, seed + 1).graph.initializer}
+    weights = {w for op in graph.operators for w in op.weights}
+    assert all(first[w] != other[w] for w in weights)
+
+
+def _run(path: Path, seed: int = 0) -> list[npt.NDArray[np.float32]]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(seed)
+    feed = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in session.get_inputs()}
+    return list(session.run(None, feed))
+
+
+#: Of each kind one, and the others.
+_OF_EACH_KIND = ("squeezenet", "shufflenetv2", "crnn_lite", "mobilenet_yolo")
+
+
+@pytest.mark.parametrize(
+    "name",
+    by_day([*_OF_EACH_KIND, *(name for name in COLD_START_MODELS if name not in _OF_EACH_KIND)], least=len(_OF_EACH_KIND)),
+)
+def test_exported_models_are_valid_run_and_come_back(name: str, tmp_path: Path) -> None:
+    graph = COLD_START_MODELS[name]()
+    path = save_onnx(graph, tmp_path / "m.onnx")
+    onnx.checker.check_model(path, full_check=True)
+    back = load_onnx(path)
+    assert [(o.name, o.op_type, o.inputs, o.weights, o.outputs) for o in back.operators] == [
+        (o.name, o.op_type, o.inputs, o.weights, o.outputs) for o in graph.operators
+    ]
+    assert all(back.tensors[name] == tensor for name, tensor in graph.tensors.items())
+    for output, found in zip(graph.outputs, _run(path), strict=True):
+        assert found.shape == graph.shape(output)
+        assert np.isfinite(found).all()
+        assert found.std() > 0
+
+
+@pytest.mark.parametrize("name", COLD_START_MODELS)
+def test_models_split_into_kernels_with_finite_sizes(name: str) -> None:
+    rules = FusionRules(pairs={"conv_bn": True, "bn_relu": True})
+    nodes = executed_graph(None, simplify(COLD_START_MODELS[name]()), rules).nodes
+    table = Table.of([node.config for node in nodes])
+    assert len(table.place) == len(nodes) > 0
+    assert np.isfinite(table.sizes).all()
+
+
+_LSTM_CONSTANTS = (
+    weight("w", 1, 12, 4), weight("r", 1, 12, 3), weight("b", 1, 24), weight("one", 1, 2, 3),
+    numpy_helper.from_array(np.zeros((1, 2, 3), np.float32), "zero"),
+)  # fmt: skip
+
+
+def _lstm(reads: str, writes: str = "y", **attributes: Any) -> onnx.ModelProto:
+    made = node("LSTM", reads, writes, name="odd", hidden_size=3, **attributes)
+    return model([made], [c for c in _LSTM_CONSTANTS if c.name in made.input], (5, 2, 4))
+
+
+def test_an_lstm_as_exporters_write_it_is_brought_to_one_form() -> None:
+    given = _lstm("x w r b - zero zero", "y last_h last_c", activations=["Sigmoid", "Tanh", "Tanh"])
+    (op,) = from_onnx(given).operators
+    assert (op.inputs, op.weights, op.outputs) == (("x",), ("w", "r", "b"), ("y",))
+    assert dict(op.attributes) == {"hidden_size": 3}
+
+
+def _resize(reads: str, **attributes: Any) -> onnx.ModelProto:
+    held = [_numbers("scales", 1, 1, 2, 2), integers("sizes", 1, 4, 16, 16), weight("empty", 0)]
+    return model([node("Resize", reads, name="odd", **attributes)], [c for c in held if c.name in reads.split()])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (_lstm("x w r b - one"), "one initial state"),
+        (_lstm("x w r x"), "whose B"),
+        (_lstm("x w r", clip=1.0), "attribute clip"),
+        (_lstm("x w r", input_forget=1), "attribute input_forget"),
+        (_lstm("x w r", activations=["Relu", "Tanh", "Tanh"]), "attribute activations"),
+        (_lstm("x x r"), "whose W"),
+        (_resize("x - scales", coordinate_transformation_mode="tf_crop_and_resize"), "region"),
+        (_resize("x - x"), "no constant"),
+    ],
+)
+def test_other_forms_are_refused_by_name(given: onnx.ModelProto, said: str) -> None:
+    assert "'odd'" in refused(given, said).where
+
+
+@pytest.mark.parametrize(
+    ("reads", "kept"), [("x - scales", "scales"), ("x empty scales", "scales"), ("x empty empty sizes", "sizes")]
+)
+def test_a_resize_takes_scales_or_sizes(tmp_path: Path, reads: str, kept: str) -> None:
+    graph = from_onnx(_resize(reads, mode="nearest"))
+    (op,) = graph.operators
+    assert (op.inputs, op.weights) == (("x",), ())
+    assert dict(op.attributes) == {"mode": "nearest", kept: (1, 1, 2, 2) if kept == "scales" else (1, 4, 16, 16)}
+    assert graph.shape("y") == (1, 4, 16, 16)
+    onnx.checker.check_model(to_onnx(graph), full_check=True)
+    (back,) = load_onnx(save_onnx(graph, tmp_path / "again.onnx")).operators
+    assert back.attributes == op.attributes

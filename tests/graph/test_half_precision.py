@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from model_file_runs import made, node, write
+from model_file_runs import assert_starts, made, node, own_outputs, values, write
 from onnx import TensorProto, helper
+from tiny_profiled import own_state  # noqa: F401  a fixture
 
-from edgeplan import predict
-from edgeplan.chapters.cold_start.api import read_model
+from edgeplan import plan_memory, predict
 from edgeplan.graph import blocks
 from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file, prepared
+from edgeplan.planning.document import Plan
+from edgeplan.runs import run
 from edgeplan.runtime import kernels
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import NCHW
-from edgeplan.runtime.program import default_program
-from edgeplan.runtime.session import SequentialSession
 
 _Array = npt.NDArray[Any]
 _HALVES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -66,11 +66,6 @@ def test_every_number_of_half_precision_is_read(kind: str) -> None:
     )
 
 
-def _run(dnnl: Dnnl, path: Path, x: _Array) -> _Array:
-    graph, _ = read_model(path)
-    return SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), path.parent).run({"x": x})["y"]
-
-
 @pytest.mark.parametrize("kind", _HALVES)
 @pytest.mark.parametrize("behind", [True, False])
 def test_a_cast_within_a_model_rounds(dnnl: Dnnl, tmp_path: Path, kind: str, behind: bool) -> None:
@@ -86,7 +81,7 @@ def test_a_cast_within_a_model_rounds(dnnl: Dnnl, tmp_path: Path, kind: str, beh
     ready = prepare_file(path, Preparation(), tmp_path / "ready.onnx")
     x = np.random.default_rng(1).standard_normal((3, 1000)).astype(np.float32)
     wanted = x.astype(_HALVES[kind]).astype(np.float32) * np.float32(2 if behind else 1)
-    np.testing.assert_array_equal(_run(dnnl, ready, x), wanted)
+    np.testing.assert_array_equal(own_outputs(dnnl, ready, {"x": x})["y"], wanted)
     again = prepared(onnx.load(ready), Preparation(), "again")
     assert len(again.graph.node) == len(onnx.load(ready).graph.node)
 
@@ -110,6 +105,59 @@ def test_a_file_of_half_precision_runs_and_is_predicted(dnnl: Dnnl, tmp_path: Pa
         assert largest_difference(path, ready, Preparation()) < 1e-5
     x = rng.standard_normal((1, 3, 8, 8)).astype(np.float32)
     plain = made([node("Conv", "x w", "c"), node("Relu", "c")], {"x": x.shape}, {"w": weight.astype(np.float32)})
-    wanted = _run(dnnl, write(plain, tmp_path / "plain.onnx"), x.astype(_HALVES[kind]).astype(np.float32))
-    np.testing.assert_allclose(_run(dnnl, ready, x), wanted, rtol=1e-5, atol=1e-5)
+    rounded = {"x": x.astype(_HALVES[kind]).astype(np.float32)}
+    wanted = own_outputs(dnnl, write(plain, tmp_path / "plain.onnx"), rounded)["y"]
+    np.testing.assert_allclose(own_outputs(dnnl, ready, {"x": x})["y"], wanted, rtol=1e-5, atol=1e-5)
     assert predict(path, "cpu-onednn").latency_ms
+
+
+pytestmark = pytest.mark.usefixtures("own_state")
+
+
+def _saved(folder: Path) -> Path:
+    """An image of bytes, of which elements and slices are picked, pooled by roots, enlarged and rounded."""
+    nodes = [
+        node("Cast", "x", "f", to=TensorProto.FLOAT),
+        node("Mul", "f k", "s"),
+        node("Cast", "s", "h", to=TensorProto.BFLOAT16),
+        node("Cast", "h", "r", to=TensorProto.FLOAT),
+        node("GatherElements", "r i", "e", axis=2),
+        node("GatherND", "e j", "g", batch_dims=1),
+        node("LpPool", "g", "p", kernel_shape=[2, 2]),
+        node("GlobalLpPool", "p", "q", p=3),
+        node("Resize", "p - c", "z", mode="cubic"),
+        node("Einsum", "z q w", "y", equation="nchw,ncab,oc->nohw"),
+    ]
+    constants = {
+        "k": np.float32(1 / 255), "i": np.arange(5 * 8).reshape(1, 1, 5, 8).repeat(3, 1) % 6, "j": np.array([[[2], [0], [-1]]]),
+        "c": np.array([1, 1, 1.5, 2], np.float32), "w": values(4, 3),
+    }  # fmt: skip
+    model = made(nodes, {"x": (1, 3, 6, 8)}, constants)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    return write(model, folder / "m.onnx")
+
+
+@pytest.mark.parametrize("device", ["cpu-onednn", "cpu-onnxruntime", "cpu-openvino"])
+def test_all_of_them_are_predicted(tmp_path: Path, device: str) -> None:
+    assert predict(_saved(tmp_path), device).latency_ms
+
+
+def test_all_of_them_start_cold(dnnl: Dnnl, tmp_path: Path, planned: Callable[..., Plan]) -> None:
+    path = prepare_file(_saved(tmp_path), Preparation(), tmp_path / "ready.onnx")
+    assert_starts(dnnl, planned, path, tmp_path)
+
+
+def test_all_of_them_run_from_a_plan_of_memory(tmp_path: Path) -> None:
+    path = prepare_file(_saved(tmp_path), Preparation(), tmp_path / "ready.onnx")
+    plan_memory(path, tmp_path / "plan", "64MiB", threads=1)
+    found = run(tmp_path / "plan", check=True)
+    assert found.difference is not None
+    found.require_checked()
+
+
+def test_tables_of_a_step_without_weights_stay_whole_in_a_plan_of_memory(tmp_path: Path) -> None:
+    """A triangle of 2,048 rows has a table of whole pages, which are no halves of anything."""
+    model = made([node("Trilu", "x", "t"), node("MatMul", "t w")], {"x": (2048, 16)}, {"w": values(16, 8)})
+    plan_memory(write(model, tmp_path / "m.onnx"), tmp_path / "plan", "64MiB", threads=1)
+    found = run(tmp_path / "plan", check=True)
+    found.require_checked()

@@ -6,8 +6,9 @@ import shlex
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +16,10 @@ import pytest
 from model_file_runs import assert_runs, assert_starts, made, node, values, write
 from onnx import TensorProto, helper, numpy_helper
 
+from depth import by_day
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.weights import locate_weights
 
@@ -51,6 +53,12 @@ def _plain(path: Path) -> Path:
 # Links.
 
 
+def _assert_same(dnnl: Dnnl, planned: object, path: Path, like: Path | None = None) -> None:
+    """A model runs, and starts from a plan, as another that means the same."""
+    assert_runs(dnnl, path, like)
+    assert_starts(dnnl, planned, path, path.parent / "plans", like)
+
+
 def _linked(root: Path, blob: str, name: str, content: bytes) -> Path:
     """A file as huggingface_hub's cache lays it."""
     for folder in (root / "blobs", root / "snapshots" / "1"):
@@ -62,8 +70,7 @@ def _linked(root: Path, blob: str, name: str, content: bytes) -> Path:
 
 def test_a_model_behind_a_link(dnnl: Dnnl, planned: object, tmp_path: Path) -> None:
     path = _linked(tmp_path, "aaa", "m.onnx", _model().SerializeToString())
-    assert_runs(dnnl, path)
-    assert_starts(dnnl, planned, path, tmp_path / "plans")
+    _assert_same(dnnl, planned, path)
 
 
 def test_external_data_behind_links_beside_a_linked_model(dnnl: Dnnl, planned: object, tmp_path: Path) -> None:
@@ -71,9 +78,7 @@ def test_external_data_behind_links_beside_a_linked_model(dnnl: Dnnl, planned: o
     content = _outside(model, "m.onnx_data")
     path = _linked(tmp_path, "aaa", "m.onnx", model.SerializeToString())
     _linked(tmp_path, "bbb", "m.onnx_data", content)
-    plain = _plain(tmp_path)
-    assert_runs(dnnl, path, plain)
-    assert_starts(dnnl, planned, path, tmp_path / "plans", plain)
+    _assert_same(dnnl, planned, path, _plain(tmp_path))
 
 
 def test_a_link_within_the_folder(dnnl: Dnnl, tmp_path: Path) -> None:
@@ -121,9 +126,7 @@ def test_external_data_that_say_less(dnnl: Dnnl, planned: object, tmp_path: Path
             (tmp_path / f"{tensor.name}.bin").write_bytes(_outside(alone, f"{tensor.name}.bin", keys=keys))
             tensor.CopyFrom(alone.graph.initializer[0])
     write(model, path)
-    plain = _plain(tmp_path)
-    assert_runs(dnnl, path, plain)
-    assert_starts(dnnl, planned, path, tmp_path / "plans", plain)
+    _assert_same(dnnl, planned, path, _plain(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -162,9 +165,7 @@ def test_constant_nodes_in_external_data(dnnl: Dnnl, planned: object, tmp_path: 
     del model.graph.initializer[:]
     path = write(model, tmp_path / "m.onnx")
     (tmp_path / "w.bin").write_bytes(content)
-    plain = _plain(tmp_path)
-    assert_runs(dnnl, path, plain)
-    assert_starts(dnnl, planned, path, tmp_path / "plans", plain)
+    _assert_same(dnnl, planned, path, _plain(tmp_path))
 
 
 # Encodings.
@@ -239,8 +240,7 @@ def _encoded(how: Encoding, path: Path, holder: str = "initialiser") -> Path:
 @pytest.mark.parametrize("how", READ)
 def test_encodings_that_are_read(dnnl: Dnnl, planned: object, tmp_path: Path, how: str, holder: str) -> None:
     path = _encoded(READ[how], tmp_path / "m.onnx", holder)
-    assert_runs(dnnl, path)
-    assert_starts(dnnl, planned, path, tmp_path / "plans")
+    _assert_same(dnnl, planned, path)
 
 
 @pytest.mark.parametrize("how", JOINED)
@@ -279,3 +279,130 @@ def test_a_million_values_apart_are_found_at_once(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString() + _bytes_field(7, graph))
     place = locate_weights(path, read_model(path)[1])["w"]
     assert (place.stride, place.size) == (5, 5 * count - 1)
+
+
+def _held(name: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], **attributes)
+
+
+_W = {"w": values(2, 3, 3, 3)}
+NUMBERS: dict[str, tuple[list[onnx.NodeProto], Mapping[str, Any]]] = {
+    "a factor": ([_held("k", value_float=0.5), node("Mul", "x k")], {}),
+    "a summand": ([_held("k", value_floats=[0.1, -0.2, 0.3, 0.4, 0.5, 0.6]), node("Add", "k x")], {}),
+    "a list of one": ([_held("k", value_floats=[0.7]), node("Mul", "x k")], {}),
+    "a bias": ([_held("b", value_floats=[0.1, -0.2]), node("Conv", "x w b")], _W),
+    "a bias behind a name": ([_held("b", value_floats=[0.1, -0.2]), node("Identity", "b", "c"), node("Conv", "x w c")], _W),
+    "a shape": ([_held("s", value_ints=[1, -1]), node("Relu", "x", "h"), node("Reshape", "h s")], {}),
+    "axes": ([_held("a", value_ints=[0]), node("Relu", "x", "h"), node("Unsqueeze", "h a")], {}),
+    "bounds": ([_held("lo", value_float=-0.25), _held("hi", value_float=0.5), node("Clip", "x lo hi")], {}),
+    "scales": (
+        [_held("k", value_floats=[1.0, 1.0, 2.0, 2.0]), node("Resize", "x - k", mode="nearest", nearest_mode="floor",
+                                                            coordinate_transformation_mode="asymmetric")],
+        {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_constants_that_hold_numbers(dnnl: Dnnl, planned: object, tmp_path: Path, name: str) -> None:
+    nodes, constants = NUMBERS[name]
+    path = write(made(nodes, IMAGE, constants), tmp_path / "m.onnx")
+    _assert_same(dnnl, planned, path)
+
+
+def test_constants_that_hold_no_numbers_name_their_output() -> None:
+    for attributes in ({"value_string": b"a"}, {"value_strings": [b"a", b"b"]}):
+        with pytest.raises(ModelError, match="a Constant node without numbers") as caught:
+            from_onnx(made([_held("k", **attributes), node("Mul", "x k")], IMAGE), "m.onnx")
+        assert caught.value.where == "m.onnx, node 'k'"
+    one = values(1)
+    sparse = helper.make_sparse_tensor(numpy_helper.from_array(one, "v"), numpy_helper.from_array(np.array([2]), "i"), [6])
+    with pytest.raises(ModelError, match="a Constant node without numbers"):
+        from_onnx(made([_held("k", sparse_value=sparse), node("Mul", "x k")], IMAGE), "m.onnx")
+
+
+# Sums.
+
+
+@pytest.mark.parametrize("opset", by_day([17, 6, 8, 13], least=2))
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_sums_of_any_number(dnnl: Dnnl, planned: object, tmp_path: Path, count: int, opset: int) -> None:
+    pair = [node("Conv", "x w", "h", pads=[1] * 4), node("Relu", "x", "r")]
+    reads = ("h", "r", "h", "x", "r")[:count]
+    nodes = [*pair, node("Sum", " ".join(reads), "s"), node("Tanh", "s")]
+    constants = {"w": values(3, 3, 3, 3)}
+    path = write(made(nodes, IMAGE, constants, opset=opset), tmp_path / "m.onnx")
+    # ONNX Runtime runs no Sum of opset 6
+    like = write(made(nodes, IMAGE, constants, opset=13), tmp_path / "like.onnx")
+    _assert_same(dnnl, planned, path, like)
+    names = [op.name for op in load_onnx(path).operators]
+    assert len(set(names)) == len(names) == 3 + max(0, count - 1)
+
+
+def test_a_sum_with_constants_and_broadcasting(dnnl: Dnnl, tmp_path: Path) -> None:
+    constants = {"c": values(1, 3, 1, 1), "d": values(1, 3, 6, 6), "w": values(3, 3, 1, 1)}
+    nodes = [node("Conv", "x w", "h"), node("GlobalAveragePool", "x", "g"), node("Sum", "c d h g")]
+    assert_runs(dnnl, write(made(nodes, IMAGE, constants), tmp_path / "m.onnx"))
+
+
+def test_a_sum_of_all_outputs_is_written_under_its_name(dnnl: Dnnl, tmp_path: Path) -> None:
+    model = made([node("Relu", "x", "r"), helper.make_node("Sum", ["x", "r", "r"], ["y"], name="total")], IMAGE)
+    assert [op.name for op in from_onnx(model).operators][-1] == "total"
+    assert_runs(dnnl, write(model, tmp_path / "m.onnx"))
+
+
+# Element types.
+
+
+def _of(kind: int, op_type: str = "Conv") -> onnx.ModelProto:
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    weight = values(5, 3, 3, 3) if op_type == "Conv" else values(6, 4)
+    nodes = [node(op_type, "x w", "h"), node("Relu", "h")]
+    return made(nodes, IMAGE, {"w": weight.astype(dtype)}, kind=kind, opset=22)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE])
+@pytest.mark.parametrize("op_type", ["Conv", "MatMul"])
+def test_models_of_other_types_are_said_to_be_so(tmp_path: Path, kind: int, op_type: str) -> None:
+    name = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16", TensorProto.DOUBLE: "float64"}[kind]
+    with pytest.raises(ModelError, match=f"^the model is of {name}: export it in float32"):
+        read_model(write(_of(kind, op_type), tmp_path / "m.onnx"))
+
+
+def test_halves_between_casts_are_said_to_be_so(tmp_path: Path) -> None:
+    """As converters write them that keep the types of inputs and outputs."""
+    nodes = [node("Cast", "x", "c", to=TensorProto.FLOAT16), node("Conv", "c w", "h"), node("Cast", "h", to=TensorProto.FLOAT)]
+    model = made(nodes, IMAGE, {"w": values(5, 3, 3, 3).astype(np.float16)})
+    with pytest.raises(ModelError, match="float16"):
+        read_model(write(model, tmp_path / "m.onnx"))
+
+
+def test_a_mixed_model_names_the_odd_nodes(tmp_path: Path) -> None:
+    model = made([node("Relu", "x"), helper.make_node("Relu", ["h"], ["z"], name="half")], IMAGE)
+    model.graph.input.append(helper.make_tensor_value_info("h", TensorProto.FLOAT16, (1, 3)))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT16, None))
+    with pytest.raises(ModelError, match=r"half \(Relu\): not float32 but float16"):
+        read_model(write(model, tmp_path / "m.onnx"))
+
+
+def _quantised() -> dict[str, list[onnx.NodeProto]]:
+    return {
+        "QuantizeLinear": [node("QuantizeLinear", "x k z", "q"), node("DequantizeLinear", "q k z")],
+        "DequantizeLinear": [node("DequantizeLinear", "w8 k z8", "w"), node("Conv", "x w")],
+        "DynamicQuantizeLinear": [node("DynamicQuantizeLinear", "x", "q s p"), node("ConvInteger", "q w8", "y")],
+    }
+
+
+@pytest.mark.parametrize("name", _quantised())
+def test_quantised_models_are_read_or_sent_to_preparation(tmp_path: Path, name: str) -> None:
+    constants = {
+        "k": np.float32(0.1), "z": np.uint8(128), "z8": np.int8(0), "w8": np.ones((5, 3, 3, 3), np.int8),
+    }  # fmt: skip
+    path = write(made(_quantised()[name], IMAGE, constants), tmp_path / "m.onnx")
+    if name == "QuantizeLinear":
+        assert {op.op_type for op in load_onnx(path).operators} == {"QuantizeLinear", "DequantizeLinear"}
+        return
+    told = "DynamicQuantizeLinear" if name == "DynamicQuantizeLinear" else "Conv whose W is no initialiser"
+    with pytest.raises(ModelError, match=told) as caught:
+        load_onnx(path)
+    assert caught.value.next_step

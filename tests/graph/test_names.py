@@ -11,21 +11,22 @@ import onnx
 import onnxruntime as ort
 import pytest
 from exported_forms import EXPORTED
+from model_file_runs import onnxruntime_outputs, own_outputs
 from onnx import TensorProto, helper, numpy_helper
 from written_forms import EQUAL, IMAGE, Form, node, one, value
 
 from edgeplan.chapters.cold_start.api import read_model
+from edgeplan.engines.base import random_inputs
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
 from edgeplan.graph.shapes import free
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import BLOCKED, NCHW
+from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, extent, why_not_split
 from edgeplan.runtime.partitioned.sections import cut as sections
-from edgeplan.runtime.program import activation_layouts, default_program
+from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.ranges import cut
-from edgeplan.runtime.session import SequentialSession
 
 
 def _unnamed(op_type: str, reads: str, writes: list[str], **attributes: int | str) -> onnx.NodeProto:
@@ -105,15 +106,11 @@ def test_a_model_may_have_the_names_that_are_given_here(dnnl: Dnnl, tmp_path: Pa
     for other in wanted:
         for role in ("inner", "weight", "output"):
             onnx.save(_beside(form, other, role), path)
-            options = ort.SessionOptions()
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            rng = np.random.default_rng(3)
-            inputs = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in session.get_inputs()}
             graph, lowered = read_model(path)
+            inputs = random_inputs(graph)
             assert max(Counter(tensor for step in lowered.steps for tensor in step.outputs).values()) == 1
-            found = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path).run(inputs)
-            for output, right in zip(graph.outputs, session.run(None, inputs), strict=True):
+            found = own_outputs(dnnl, path, inputs)
+            for output, right in zip(graph.outputs, onnxruntime_outputs(path, inputs), strict=True):
                 np.testing.assert_allclose(found[output], right, rtol=1e-3, atol=1e-4, err_msg=f"{other} as {role}")
 
 
@@ -124,9 +121,8 @@ def test_casts_that_round_write_tensors_of_their_own(dnnl: Dnnl, tmp_path: Path,
     onnx.save(_beside(Form(nodes, {"x": IMAGE}, {}), name, "inner"), path)
     wanted = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, inputs)
     made = prepare_file(path, Preparation(), tmp_path / "prepared.onnx")
-    graph = load_prepared(made, Preparation())
-    found = SequentialSession(dnnl, default_program(dnnl, made, graph, NCHW), tmp_path).run(inputs)
-    for output, right in zip(graph.outputs, wanted, strict=True):
+    found = own_outputs(dnnl, made, inputs)
+    for output, right in zip(load_prepared(made, Preparation()).outputs, wanted, strict=True):
         np.testing.assert_allclose(found[output], right, rtol=1e-3, atol=1e-4)
 
 

@@ -10,17 +10,27 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 import pytest
-from model_file_runs import made, node, values, write
+from model_file_runs import IMAGE, made, node, onnxruntime_outputs, values, write
 from onnx import TensorProto, helper, numpy_helper
+from plan_starts import start_right
 
+from edgeplan.chapters.cold_start.api import read_model
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import ModelError
+from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.model_file import external_locations, model_files, model_sha256
 from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.constants import read_whole
 from edgeplan.graph.onnx.prepare import Preparation, in_single_precision, load_prepared, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx, to_onnx
+from edgeplan.planning.document import Plan
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import NCHW
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
 
 Array = npt.NDArray[np.float32]
 _ROWS, _COLUMNS = 64, 48  # more elements than are brought in
@@ -126,15 +136,8 @@ def _apart(folder: Path, place: str, kind: str = "float32", rows: int = _ROWS) -
     return path
 
 
-def _run(path: Path, x: Array) -> Array:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # what is fused rounds elsewhere
-    (found,) = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    return np.asarray(found)
-
-
 def _result(path: Path, rows: int = _ROWS) -> Array:
-    return _run(path, values(2, rows, seed=1))
+    return onnxruntime_outputs(path, {"x": values(2, rows, seed=1)})[0]
 
 
 _BATCH = Preparation(batch=2)
@@ -185,7 +188,7 @@ def test_what_is_computed_with_is_read(tmp_path: Path) -> None:
         load_prepared(path, _BATCH)
     (path.parent / "w.bin").write_bytes(content)
     x = values(2, _COLUMNS, seed=1)
-    found = _run(prepare_file(path, _BATCH, tmp_path / "p.onnx"), x)
+    found = onnxruntime_outputs(prepare_file(path, _BATCH, tmp_path / "p.onnx"), {"x": x})[0]
     np.testing.assert_allclose(found, x @ values(_ROWS, _COLUMNS).T, rtol=1e-5, atol=1e-5)
 
 
@@ -313,6 +316,114 @@ def test_functions_of_half_precision(tmp_path: Path, body: str, kind: int) -> No
         path = write(model, tmp_path / name / "m.onnx")
         assert load_prepared(path, Preparation()).operators
         single = in_single_precision(path, path.with_name("s.onnx"))
-        results += [_run(of, x) for of in (prepare_file(path, Preparation(), path.with_name("p.onnx")), single)]
+        ready = prepare_file(path, Preparation(), path.with_name("p.onnx"))
+        results += [onnxruntime_outputs(of, {"x": x})[0] for of in (ready, single)]
     for found in results[1:]:
         np.testing.assert_allclose(found, results[0], rtol=1e-5, atol=1e-6)
+
+
+def test_heavy_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeplan.graph.onnx.write.EXTERNAL_DATA_THRESHOLD_BYTES", 1000)
+    b = GraphBuilder("net", (1, 64))
+    graph = b.build(b.fc(b.input, 64))
+    path = save_onnx(graph, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx.data").stat().st_size >= 64 * 64 * 4
+    assert path.stat().st_size < 4000
+    (tmp_path / "net.onnx.data").unlink()  # shapes alone are read
+    assert load_onnx(path).operators == graph.operators
+
+
+def _external_shape(folder: Path, location: str = "m.data", **entries: str) -> Path:
+    """A model whose Reshape's shape lies in another file, after 8 other bytes."""
+    model = made([node("Reshape", "x s", name="r")], {"x": IMAGE}, {"s": np.array([1, 256])})
+    (shape,) = model.graph.initializer
+    (folder / "m.data").write_bytes(b"\0" * 8 + shape.raw_data)
+    shape.ClearField("raw_data")
+    shape.data_location = TensorProto.EXTERNAL
+    for key, text in ({"location": location, "offset": "8", "length": "16"} | entries).items():
+        shape.external_data.add(key=key, value=text)
+    return write(model, folder / "m.onnx")
+
+
+def test_small_constants_beside_the_model_are_read_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    path = _external_shape(tmp_path / "model")
+    (tmp_path / "m.data").write_bytes(b"\1" * 24)  # in the working directory, and none of the model's
+    for folder in (tmp_path, tmp_path / "model"):
+        monkeypatch.chdir(folder)
+        graph = load_onnx(path)
+        assert graph.operators[0].integers("shape", ()) == (1, 256)
+        assert graph.shape("y") == (1, 256)
+
+
+def test_a_model_whose_constants_are_all_beside_it_is_read(tmp_path: Path) -> None:
+    b = GraphBuilder("net", IMAGE)
+    left, right = b.split(b.activation(b.conv(b.input, 4, 3, bias=True), "relu6"), (1, 3))
+    graph = b.build(b.reshape(b.concat([b.upsample(left), b.upsample(right)]), (1, 1024)))
+    path = tmp_path / "net.onnx"
+    onnx.save(to_onnx(graph), path, save_as_external_data=True, location="net.data", size_threshold=0)
+    assert load_onnx(path).operators == graph.operators
+
+
+@pytest.mark.parametrize(
+    ("location", "entries", "said"),
+    [
+        ("other.data", {}, "is missing"),
+        ("m.data", {"offset": "16"}, "ends at byte 24, before byte 32"),
+        ("m.data", {"length": "8"}, "holds 8 bytes"),
+        ("m.data", {"offset": "-8"}, "does not say where"),
+        ("m.data", {"offset": "some"}, "does not say where"),
+    ],
+)
+def test_constants_elsewhere_are_refused(tmp_path: Path, location: str, entries: dict[str, str], said: str) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "m.data").write_bytes(b"\0" * 24)
+    path = _external_shape(tmp_path / "model", location, **entries)
+    with pytest.raises(ModelError, match=f"constant 's'.*{said}") as caught:
+        load_onnx(path)
+    assert caught.value.where in (str(path), str(path.parent / "m.data"))
+    assert caught.value.next_step
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    path = _external_shape(tmp_path / "model", "link.data")
+    (tmp_path / "m.data").write_bytes(b"\0" * 24)
+    (tmp_path / "model" / "link.data").symlink_to(tmp_path / "m.data")
+    with pytest.raises(ModelError, match="symbolic link"):
+        load_onnx(path)
+
+
+def _far(folder: Path, open_batch: bool = False) -> tuple[Path, np.ndarray]:
+    """A model whose one weight lies behind 2 GiB of nothing, which take no room on the disk."""
+    weight = np.random.default_rng(3).standard_normal((4, 3)).astype(np.float32)
+    offset = (1 << 31) + 4096
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=weight.shape, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "far.bin"), ("offset", str(offset)), ("length", str(weight.nbytes))):
+        tensor.external_data.add(key=key, value=value)
+    model = made([node("MatMul", "x w")], {"x": ["N" if open_batch else 1, 4]})
+    model.graph.initializer.append(tensor)
+    path = write(model, folder / "far.onnx")
+    with (folder / "far.bin").open("wb") as file:
+        file.seek(offset)
+        file.write(weight.tobytes())
+    return path, weight
+
+
+@pytest.mark.parametrize("open_batch", [False, True])
+def test_weights_behind_two_gibibytes_are_read(dnnl: Dnnl, tmp_path: Path, open_batch: bool) -> None:
+    path, weight = _far(tmp_path, open_batch)
+    path = prepare_file(path, Preparation(), tmp_path / "ready.onnx")
+    graph, _ = read_model(path)
+    x = np.ones((1, 4), np.float32)
+    found = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), path.parent).run({"x": x})
+    np.testing.assert_allclose(found["y"], x @ weight, rtol=1e-5)
+
+
+@pytest.mark.long
+def test_a_plan_starts_from_weights_behind_two_gibibytes(dnnl: Dnnl, tmp_path: Path, planned: Callable[..., Plan]) -> None:
+    path, weight = _far(tmp_path)
+    graph, _ = read_model(path)
+    plan = planned(path, graph, sources=("raw",), model_sha256=model_sha256(path))
+    inputs = random_inputs(graph)
+    start_right(build_plan_folder(dnnl, path, plan, tmp_path / "plan"), graph, {"y": inputs["x"] @ weight})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from model_file_runs import made, node, write
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.errors import ModelError
+import edgeplan
+from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.graph.onnx import constants
-from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file
+from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
-
-_OPSET = 17
 
 
 def _saved(
@@ -25,24 +26,13 @@ def _saved(
     nodes: list[onnx.NodeProto],
     inputs: dict[str, tuple[int, list[Any] | None]],
     constants: dict[str, np.ndarray[Any, Any]] | None = None,
-    outputs: tuple[str, ...] = ("y",),
     output_type: int = TensorProto.FLOAT,
 ) -> Path:
-    body = helper.make_graph(
-        nodes,
-        "exported",
-        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()],
-        [helper.make_tensor_value_info(name, output_type, None) for name in outputs],
-        [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
-    )
-    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", _OPSET)])
-    model.ir_version = 8
-    onnx.save(model, path)
-    return path
+    return write(made(nodes, inputs, constants, kind=output_type), path)
 
 
 def _relu(path: Path, shape: list[Any] | None, kind: int = TensorProto.FLOAT) -> Path:
-    return _saved(path, [helper.make_node("Relu", ["x"], ["y"])], {"x": (kind, shape)}, output_type=kind)
+    return _saved(path, [node("Relu", "x")], {"x": (kind, shape)}, output_type=kind)
 
 
 def _outputs(path: Path, given: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
@@ -73,8 +63,8 @@ def test_a_prepared_model_takes_the_place_of_an_earlier_one_as_a_whole(
     target = tmp_path / "made/prepared.onnx"
     value = np.arange(4096, dtype=np.float32)
     for factor in (1.0, 2.0):
-        node = helper.make_node("Mul", ["x", "w"], ["y"])
-        path = _saved(tmp_path / "m.onnx", [node], {"x": (TensorProto.FLOAT, ["N", 4096])}, {"w": np.float32(factor) * value})
+        inputs: Any = {"x": (TensorProto.FLOAT, ["N", 4096])}
+        path = _saved(tmp_path / "m.onnx", [node("Mul", "x w")], inputs, {"w": np.float32(factor) * value})
         assert prepare_file(path, Preparation(), target) == target
         beside = {"prepared.onnx.data"} if not most_bytes else set()
         assert {file.name for file in target.parent.iterdir()} == {"prepared.onnx", *beside}
@@ -102,7 +92,7 @@ def test_an_open_first_axis_is_a_batch_of_one_and_said(tmp_path: Path, caplog: p
 @pytest.mark.parametrize("first", ["seq", "sequence_length", "time", "frames", "num_nodes", "D", "samples"])
 def test_a_first_axis_of_another_name_is_no_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture, first: str) -> None:
     """Positions have no batch, and what is time-major has its batch second."""
-    nodes = [helper.make_node("Add", ["x", "p"], ["h"]), helper.make_node("Add", ["h", "t"], ["y"])]
+    nodes = [node("Add", "x p", "h"), node("Add", "h t")]
     given: dict[str, tuple[int, list[Any] | None]] = {
         "x": (1, ["batch", first]), "p": (1, [first]), "t": (1, [1, "batch", first]),
     }  # fmt: skip
@@ -130,7 +120,7 @@ def test_other_open_axes_are_asked_for_by_name(tmp_path: Path) -> None:
 
 
 def test_one_symbol_has_one_size_in_all_inputs(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
+    nodes = [node("Add", "a b")]
     path = _saved(tmp_path / "m.onnx", nodes, {"a": (1, ["N", "len"]), "b": (1, ["N", "len"])})
     made = _prepared(path, "a=2,7")
     assert load_onnx(made).shape("b") == (2, 7)
@@ -158,22 +148,17 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path, given: tuple[str, ..
     assert caught.value.next_step
 
 
-def test_a_batch_below_one_is_refused() -> None:
-    with pytest.raises(ModelError, match="a batch of 0"):
-        Preparation.parsed(batch=0)
-
-
 def test_shape_arithmetic_is_computed_once(tmp_path: Path) -> None:
     """x reshaped to (N, product of the rest) by what exporters write for it, with zeros of a computed shape added."""
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "zero"], ["n"]),
-        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
-        helper.make_node("Concat", ["n1", "rest"], ["to"], axis=0),
-        helper.make_node("Reshape", ["x", "to"], ["flat"]),
-        helper.make_node("Shape", ["flat"], ["fs"]),
-        helper.make_node("ConstantOfShape", ["fs"], ["zeros"]),
-        helper.make_node("Add", ["flat", "zeros"], ["y"]),
+        node("Shape", "x", "s"),
+        node("Gather", "s zero", "n"),
+        node("Unsqueeze", "n axes", "n1"),
+        node("Concat", "n1 rest", "to", axis=0),
+        node("Reshape", "x to", "flat"),
+        node("Shape", "flat", "fs"),
+        node("ConstantOfShape", "fs", "zeros"),
+        node("Add", "flat zeros"),
     ]
     constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (1, ["N", 3, "h", 5])}, constants)
@@ -190,7 +175,7 @@ def _steered(path: Path, other: str = "Sigmoid") -> Path:
         return helper.make_graph([helper.make_node(op, ["x"], [name])], name, [], [out])
 
     nodes = [
-        helper.make_node("Equal", ["sr", "rate"], ["fast"]),
+        node("Equal", "sr rate", "fast"),
         helper.make_node("If", ["fast"], ["y"], then_branch=branch("a", "Relu"), else_branch=branch("b", other)),
     ]
     inputs: dict[str, tuple[int, list[Any] | None]] = {"x": (TensorProto.FLOAT, [1, 8]), "sr": (TensorProto.INT64, [])}
@@ -211,18 +196,18 @@ def test_branches_that_depend_on_data_are_both_computed_and_one_is_picked(tmp_pa
     def branch(factor: float) -> onnx.GraphProto:
         nodes = [
             helper.make_node("Constant", [], ["factor"], value=numpy_helper.from_array(np.array(factor, np.float32))),
-            helper.make_node("Mul", ["inner", "factor"], ["product"], name="same"),
+            node("Mul", "inner factor", "product", name="same"),
         ]
         out = helper.make_tensor_value_info("product", TensorProto.FLOAT, None)
         held = numpy_helper.from_array(np.full((1, 8), factor, np.float32), "held")
-        nodes.insert(0, helper.make_node("Add", ["x", "held"], ["inner"]))
+        nodes.insert(0, node("Add", "x held", "inner"))
         return helper.make_graph(nodes, "branch", [], [out], [held])
 
     nodes = [
-        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
-        helper.make_node("Greater", ["sum", "bound"], ["high"]),
+        node("ReduceSum", "x", "sum", keepdims=0),
+        node("Greater", "sum bound", "high"),
         helper.make_node("If", ["high"], ["picked"], then_branch=branch(2.0), else_branch=branch(-3.0)),
-        helper.make_node("Relu", ["picked"], ["y"]),
+        node("Relu", "picked"),
     ]
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (1, [1, 8])}, {"bound": np.array(0, np.float32)})
     made = _prepared(path)
@@ -256,11 +241,11 @@ def test_values_of_another_kind_are_refused(tmp_path: Path, value: str, message:
 def test_a_choice_of_constants_is_constant(tmp_path: Path) -> None:
     """Of equal ones the first comes first, as ONNX Runtime has it; a second choice is made of what the first one left."""
     nodes = [
-        helper.make_node("TopK", ["c", "three"], ["v", "i"], axis=0),
-        helper.make_node("TopK", ["i", "two"], ["least", "at"], largest=0),
-        helper.make_node("Gather", ["x", "least"], ["g"]),
-        helper.make_node("Gather", ["x", "at"], ["h"]),
-        helper.make_node("Sub", ["g", "h"], ["y"]),
+        node("TopK", "c three", "v i", axis=0),
+        node("TopK", "i two", "least at", largest=0),
+        node("Gather", "x least", "g"),
+        node("Gather", "x at", "h"),
+        node("Sub", "g h"),
     ]
     constants = {"c": np.array([3, 7, 3, 7, 1]), "three": np.array([3]), "two": np.array([2])}
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [5, 2])}, constants)
@@ -275,7 +260,7 @@ def test_a_choice_of_constants_is_constant(tmp_path: Path) -> None:
     [("Loop", "", "LSTM"), ("Scan", "", "unrolled"), ("TreeEnsembleRegressor", "ai.onnx.ml", "hummingbird")],
 )
 def test_what_has_no_place_here_is_refused_with_its_recipe(tmp_path: Path, op_type: str, domain: str, told: str) -> None:
-    nodes = [helper.make_node(op_type, ["x"], ["y"], domain=domain)]
+    nodes = [node(op_type, "x", domain=domain)]
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [1, 3])})
     with pytest.raises(ModelError, match=op_type) as caught:
         load_onnx(path)
@@ -283,7 +268,7 @@ def test_what_has_no_place_here_is_refused_with_its_recipe(tmp_path: Path, op_ty
 
 
 def test_half_precision_is_taken_as_single_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Cast", ["h"], ["y"], to=TensorProto.FLOAT16)]
+    nodes = [node("MatMul", "x w", "h"), node("Cast", "h", to=TensorProto.FLOAT16)]
     weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float16)
     path = _saved(
         tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT16, [1, 4])}, {"w": weights}, output_type=TensorProto.FLOAT16
@@ -299,7 +284,7 @@ def test_half_precision_is_taken_as_single_and_said(tmp_path: Path, caplog: pyte
 
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
     odd = np.array([np.inf, np.nan, -np.inf, 1], np.float32)
-    path = _saved(tmp_path / "m.onnx", [helper.make_node("Add", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": odd})
+    path = _saved(tmp_path / "m.onnx", [node("Add", "x w")], {"x": (1, ["N", 4])}, {"w": odd})
     made = _prepared(path)
     np.testing.assert_array_equal(_outputs(made, {"x": np.zeros((1, 4), np.float32)})[0][0], odd)
 
@@ -307,7 +292,7 @@ def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("op_type", "number"), [("Add", 1e-10), ("Sub", 1e-9), ("Mul", 1 + 4e-6), ("Div", 1 + 4e-6)])
 def test_numbers_that_are_nearly_neutral_stay(tmp_path: Path, op_type: str, number: float) -> None:
     """What guards a logarithm from zero is small: an optimizer took 1e-10 for 0, and a music model's notes were others."""
-    nodes = [helper.make_node(op_type, ["x", "k"], ["a"]), helper.make_node("Log", ["a"], ["y"])]
+    nodes = [node(op_type, "x k", "a"), node("Log", "a")]
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, {"k": np.array(number, np.float32)})
     given = {"x": np.array([[1e-12, 1.0, 1 + 1e-6] if op_type != "Sub" else [2e-9, 1.0, 3.0]], np.float32)}
     np.testing.assert_array_equal(_outputs(_prepared(path), given), _outputs(path, given))
@@ -316,10 +301,99 @@ def test_numbers_that_are_nearly_neutral_stay(tmp_path: Path, op_type: str, numb
 def test_a_model_of_constants_alone_is_refused_by_its_own_name(tmp_path: Path) -> None:
     value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
     weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
-    body = helper.make_graph([helper.make_node("Add", ["w", "w"], ["y"])], "g", [], [value], [weight])
+    body = helper.make_graph([node("Add", "w w")], "g", [], [value], [weight])
     path = tmp_path / "constants.onnx"
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     with pytest.raises(ModelError, match="computes nothing: its outputs follow from constants") as caught:
         prepare_file(path, Preparation(), tmp_path / "out.onnx")
     assert caught.value.where == str(path)
     assert not (tmp_path / "out.onnx").exists()
+
+
+Axes = tuple[int | str, ...]
+FIXED: Axes = (1, 3, 8, 8)
+OPEN: Axes = ("N", 3, 8, 8)
+
+
+def _model(path: Path, *inputs: Axes) -> Path:
+    """A file whose inputs x0, x1 ... each go through a rectifier of its own."""
+    names = [f"x{k}" for k in range(len(inputs))]
+    nodes = [node("Relu", name, name.replace("x", "y")) for name in names]
+    given = {name: list(axes) for name, axes in zip(names, inputs, strict=True)}
+    return write(made(nodes, given, output=" ".join(name.replace("x", "y") for name in names)), path)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes", "message"),
+    [
+        ((FIXED,), (), "the batch of x0 is fixed at 1"),
+        (((4, 3, 8, 8),), (), "the batch of x0 is fixed at 4"),
+        (((1, "height"),), ("x0=1,5",), "the batch of x0 is fixed at 1"),
+        ((FIXED, FIXED), (), "the batch of x0 is fixed at 1"),
+        (((8, 3), (1, 3)), (), "the batch of x1 is fixed at 1"),
+        ((OPEN,), ("x0=2,3,8,8",), "the batch of x0 is 2 by its shape and 8 by --batch"),
+        ((("batch_size", 3), ("N", 3)), ("x1=2,3",), "the batch of x1 is 2 by its shape and 8 by --batch"),
+        ((("N", 3), ("N", 5)), ("x0=2,3",), "the batch of x0 is 2 by its shape and 8 by --batch"),
+        (((3, "batch"),), ("x0=3,2",), "the batch of x0 is 2 by its shape and 8 by --batch"),
+        (((),), (), "no input has a batch"),
+    ],
+)
+def test_a_batch_that_cannot_be_had_is_refused(
+    tmp_path: Path, inputs: tuple[Axes, ...], shapes: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_prepared(_model(tmp_path / "m.onnx", *inputs), Preparation.parsed(shapes, (), 8))
+    assert caught.value.what == message
+    assert "--batch 8" in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes", "wanted"),
+    [
+        ((OPEN,), (), [(8, 3, 8, 8)]),
+        (((8, 3, 8, 8),), (), [(8, 3, 8, 8)]),  # it is what the file says anyway
+        ((OPEN,), ("x0=8,3,8,8",), [(8, 3, 8, 8)]),
+        ((OPEN, ("N", 5)), ("x1=8,5",), [(8, 3, 8, 8), (8, 5)]),
+        (((3, "batch"),), (), [(3, 8)]),
+        ((("N", 3), (1, 5)), (), [(8, 3), (1, 5)]),
+    ],
+)
+def test_a_batch_that_can_be_had_is_computed(
+    tmp_path: Path, inputs: tuple[Axes, ...], shapes: tuple[str, ...], wanted: list[tuple[int, ...]]
+) -> None:
+    graph = load_prepared(_model(tmp_path / "m.onnx", *inputs), Preparation.parsed(shapes, (), 8))
+    assert [graph.shape(name) for name in graph.inputs] == wanted
+
+
+@pytest.mark.parametrize("batch", [0, -1])
+def test_no_batch_is_below_one(batch: int) -> None:
+    with pytest.raises(ModelError, match=f"a batch of {batch}"):
+        Preparation.parsed(batch=batch)
+    with pytest.raises(ModelError, match="is no shape for the input 'x'"):
+        Preparation(shapes={"x": (batch, 3)})
+
+
+def _commands(folder: Path) -> dict[str, Callable[[Path, Preparation], Any]]:
+    plan = folder / "plan"
+    return {
+        "predict": lambda model, how: edgeplan.predict(model, preparation=how),
+        "measure": lambda model, how: edgeplan.measure(model, seconds=1, preparation=how),
+        "prepare": lambda model, how: prepare_file(model, how, folder / "prepared.onnx"),
+        "plan cold-start": lambda model, how: edgeplan.plan_cold_start(model, plan, preparation=how),
+        "plan memory": lambda model, how: edgeplan.plan_memory(model, plan, "8MiB", preparation=how),
+    }
+
+
+@pytest.mark.parametrize("name", list(_commands(Path())))
+def test_every_function_refuses_a_batch_that_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(tmp_path))
+    with pytest.raises(EdgeplanError, match="the batch of x0 is fixed at 1"):
+        _commands(tmp_path)[name](_model(tmp_path / "m.onnx", FIXED), Preparation(batch=8))
+    assert {path.name for path in tmp_path.iterdir()} == {"m.onnx"}
+
+
+def test_a_batch_behind_a_value_that_steers_the_graph_is_seen(tmp_path: Path) -> None:
+    model = made([node("Mul", "x scale")], {"x": ["N", 3], "scale": [1]}, {"unused": np.ones(1, np.float32)})
+    path = write(model, tmp_path / "m.onnx")
+    graph = load_prepared(path, Preparation.parsed((), ("scale=2",), 4))
+    assert [graph.shape(name) for name in graph.inputs] == [(4, 3)]

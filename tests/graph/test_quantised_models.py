@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 import pytest
-from model_file_runs import node
+from model_file_runs import made, node, onnxruntime_outputs, own_outputs
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType
 from quantised_models import SHAPE, images, quantised
@@ -25,9 +24,7 @@ from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_prepar
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.predictors.teller import Teller
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import HOMES, NCHW
-from edgeplan.runtime.program import default_program
-from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.layouts import HOMES
 from edgeplan.support.tensors import QUANTISED_TOLERANCE
 
 Array = npt.NDArray[Any]
@@ -47,12 +44,6 @@ def _made(folder: Path, form: str) -> tuple[Path, Path]:
     return given, prepare_file(given, Preparation(), folder / "prepared.onnx")
 
 
-def _reference(path: Path, inputs: dict[str, Array]) -> list[Array]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return list(ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, inputs))
-
-
 def _step(path: Path) -> float:
     """The largest scale of a model: what one step of any of its tensors is at most."""
     model = onnx.load(path)
@@ -64,11 +55,9 @@ def _step(path: Path) -> float:
 @pytest.mark.parametrize("home", HOMES)
 def test_a_quantised_network_runs_as_in_onnx_runtime(dnnl: Dnnl, tmp_path: Path, form: str, home: str) -> None:
     given, path = _made(tmp_path, form)
-    graph, _ = read_model(path)
-    session = SequentialSession(dnnl, default_program(dnnl, path, graph, home), tmp_path)
     for image in images(count=3, seed=9):
-        (wanted,) = _reference(given, {"x": image})
-        assert np.abs(session.run({"x": image})["y"] - wanted).max() <= _step(given) * 1.001
+        (wanted,) = onnxruntime_outputs(given, {"x": image})
+        assert np.abs(own_outputs(dnnl, path, {"x": image}, home)["y"] - wanted).max() <= _step(given) * 1.001
 
 
 @pytest.mark.parametrize("form", ["qdq", "operators", "dynamic"])
@@ -184,29 +173,25 @@ def _operators() -> dict[str, tuple[onnx.NodeProto, dict[str, Array], dict[str, 
     }  # fmt: skip
 
 
-def _model(made: onnx.NodeProto, inputs: dict[str, Array], constants: dict[str, Array], opset: int = 17) -> onnx.ModelProto:
-    body = helper.make_graph(
-        [made],
-        "one",
-        [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in inputs.items()],
-        [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in made.output],
-        [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items() if k in made.input],
-    )
-    for value in body.output:
+def _model(one: onnx.NodeProto, inputs: dict[str, Array], constants: dict[str, Array], opset: int = 17) -> onnx.ModelProto:
+    given = {k: (helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in inputs.items()}
+    held = {k: v for k, v in constants.items() if k in one.input}
+    found = made([one], given, held, opset=opset, output=" ".join(one.output))
+    for value in found.graph.output:
         value.ClearField("type")
-    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(body, opset_imports=domains, ir_version=8)
+    if not one.domain:
+        found.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return found
 
 
 @pytest.mark.parametrize("name", _operators())
 def test_single_operators_are_within_a_step(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
-    made, inputs, constants = _operators()[name]
-    onnx.save(_model(made, inputs, constants), tmp_path / "m.onnx")
-    wanted = _reference(tmp_path / "m.onnx", inputs)
+    one, inputs, constants = _operators()[name]
+    onnx.save(_model(one, inputs, constants), tmp_path / "m.onnx")
+    wanted = onnxruntime_outputs(tmp_path / "m.onnx", inputs)
     path = prepare_file(tmp_path / "m.onnx", Preparation(), tmp_path / "prepared.onnx")
-    graph, _ = read_model(path)
-    found = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path).run(inputs)
-    for output, expected in zip(made.output, wanted, strict=True):
+    found = own_outputs(dnnl, path, inputs)
+    for output, expected in zip(one.output, wanted, strict=True):
         assert (found[output].dtype, found[output].shape) == (expected.dtype, expected.shape)
         if expected.dtype == np.float32:
             np.testing.assert_allclose(found[output], expected, rtol=1e-5, atol=1e-6)
@@ -303,11 +288,9 @@ def test_pairs_that_disagree_mean_what_they_say(dnnl: Dnnl, tmp_path: Path) -> N
     """Bytes that are read by another scale and zero point than they were written by are other numbers."""
     path = _written(*_pair(s2=_scale(0.3), z2=np.uint8(9)), tmp_path / "m.onnx")
     x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
-    (wanted,) = _reference(path, {"x": x})
+    (wanted,) = onnxruntime_outputs(path, {"x": x})
     ready = prepare_file(path, Preparation(), tmp_path / "ready.onnx")
-    graph, _ = read_model(ready)
-    found = SequentialSession(dnnl, default_program(dnnl, ready, graph, NCHW), tmp_path).run({"x": x})
-    assert np.abs(found["y"] - wanted).max() <= 0.1001
+    assert np.abs(own_outputs(dnnl, ready, {"x": x})["y"] - wanted).max() <= 0.1001
 
 
 def test_weights_of_bad_scales_are_refused(tmp_path: Path) -> None:
@@ -323,15 +306,15 @@ def test_weights_of_bad_scales_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("one", "told"),
     [
         (node("QLinearSoftmax", "x xs xz ys yz", domain="com.microsoft", opset=13, axis=-1), "QLinearSoftmax"),
         (node("QLinearGlobalAveragePool", "x xs xz ys yz", channels_last=1, domain="com.microsoft"), "channels last"),
     ],
 )
-def test_other_operators_of_bytes_are_refused_with_the_recipe(tmp_path: Path, made: onnx.NodeProto, told: str) -> None:
+def test_other_operators_of_bytes_are_refused_with_the_recipe(tmp_path: Path, one: onnx.NodeProto, told: str) -> None:
     _, inputs, constants = _operators()["mean"]
-    onnx.save(_model(made, inputs, constants), tmp_path / "m.onnx")
+    onnx.save(_model(one, inputs, constants), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=told) as caught:
         load_prepared(tmp_path / "m.onnx", Preparation())
     assert "QDQ" in (caught.value.next_step or "")
@@ -340,14 +323,10 @@ def test_other_operators_of_bytes_are_refused_with_the_recipe(tmp_path: Path, ma
 def test_four_bits_are_refused_by_name(tmp_path: Path) -> None:
     values = helper.make_tensor("w", TensorProto.INT4, (4, 2), [1] * 8)
     nodes = [node("DequantizeLinear", "w s", "f"), node("MatMul", "x f")]
-    body = helper.make_graph(
-        nodes,
-        "four",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [values, numpy_helper.from_array(_scale(0.1), "s")],
-    )
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+    model = made(nodes, {"x": (1, 4)}, {"s": _scale(0.1)}, opset=21)
+    model.graph.initializer.append(values)
+    model.ir_version = 10
+    onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="INT4, which is not known"):
         load_prepared(tmp_path / "m.onnx", Preparation())
 
@@ -370,16 +349,8 @@ def _lstm(scales: int, zero: int, direction: str = "bidirectional") -> onnx.Mode
         constants[f"{name}_scale"] = rng.uniform(0.002, 0.004, sizes).astype(np.float32)
         constants[f"{name}_zero"] = np.full(sizes, zero, np.uint8)
     reads = "x W R B - - - - W_scale W_zero R_scale R_zero"
-    made = node("DynamicQuantizeLSTM", reads, "y", hidden_size=hidden, direction=direction, domain="com.microsoft")
-    body = helper.make_graph(
-        [made],
-        "lstm",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (12, 1, features))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (12, directions, 1, hidden))],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(body, opset_imports=opsets, ir_version=8)
+    one = node("DynamicQuantizeLSTM", reads, "y", hidden_size=hidden, direction=direction, domain="com.microsoft")
+    return made([one], {"x": (12, 1, features)}, constants)
 
 
 @pytest.mark.parametrize(("scales", "zero", "direction"), [(1, 128, "bidirectional"), (64, 121, "forward"), (1, 3, "reverse")])
@@ -391,10 +362,9 @@ def test_a_recurrent_layer_of_bytes_runs_but_for_the_rounding_of_its_states(
     path = prepare_file(given, Preparation(), tmp_path / "made.onnx")
     graph, _ = read_model(path)
     assert {op.op_type for op in graph.operators} >= {"LSTM"}
-    session = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path)
     x = np.random.default_rng(2).uniform(-1, 1, (12, 1, 24)).astype(np.float32)
-    (wanted,) = _reference(given, {"x": x})
-    assert np.abs(session.run({"x": x})["y"] - wanted).max() <= QUANTISED_TOLERANCE
+    (wanted,) = onnxruntime_outputs(given, {"x": x})
+    assert np.abs(own_outputs(dnnl, path, {"x": x})["y"] - wanted).max() <= QUANTISED_TOLERANCE
     assert "LSTM" in _told(given)["types"]
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 import pytest
+from model_file_runs import onnxruntime_outputs
 
 from edgeplan.engines.base import random_inputs
+from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph
+from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.onnx.write import to_onnx
-from edgeplan.graph.simplify import simplify
+from edgeplan.graph.simplify import batched, simplify
+from edgeplan.zoo import FAMILIES, build_variant, variants
 
 
 def _run(graph: Graph) -> list[npt.NDArray[np.float32]]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(to_onnx(graph).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, random_inputs(graph)))
+    return onnxruntime_outputs(to_onnx(graph), random_inputs(graph))
 
 
 def test_twins_and_dead_operators_go_and_values_stay() -> None:
@@ -77,3 +75,36 @@ def test_a_second_pass_changes_nothing() -> None:
     once = simplify(b.build(x))
     assert [op.op_type for op in once.operators] == ["Relu", "Add"] * 3
     assert simplify(once) is once
+
+
+@pytest.mark.parametrize("family", ["alexnet", "googlenet", "mobilenetv3", "shufflenetv2", "nasbench201"])
+def test_each_image_of_a_batch_is_computed_as_alone(family: str) -> None:
+    one = simplify(build_variant(next(iter(variants(FAMILIES[family], 1, 5)))))
+    several = batched(one, one.name, 3)
+    images = np.random.default_rng(1).standard_normal((3, *one.shape(one.inputs[0])[1:])).astype(np.float32)
+    found = []
+    for graph, given in ((one, images[1:2]), (several, images)):
+        found += onnxruntime_outputs(to_onnx(graph), {graph.inputs[0]: given})
+    assert found[1].shape[0] == 3
+    np.testing.assert_allclose(found[1][1:2], found[0], rtol=1e-3, atol=1e-4 * np.abs(found[0]).max())
+
+
+def _operator(op_type: str, out: tuple[int, ...], **attributes: Attribute) -> Graph:
+    tensors = {"x": Tensor("x", (1, 4, 6, 6)), "y": Tensor("y", out)}
+    return Graph("fixed", (Operator(op_type, op_type, ("x",), ("y",), (), attributes),), ("x",), ("y",), tensors)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        _operator("Transpose", (4, 1, 6, 6), perm=(1, 0, 2, 3)),
+        _operator("Reshape", (4, 36), shape=(4, 36)),
+        _operator("Flatten", (1, 144), axis=0),
+        _operator("Resize", (1, 4, 12, 12), sizes=(1, 4, 12, 12)),
+        _operator("Softmax", (1, 4, 6, 6), axis=0),
+    ],
+    ids=lambda graph: graph.operators[0].op_type,
+)
+def test_what_moves_the_axis_of_images_or_says_their_number_is_refused(graph: Graph) -> None:
+    with pytest.raises(ParamsError, match=f"operators {graph.operators[0].op_type}"):
+        batched(graph, "several", 2)

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from byte_models import Layer
 from byte_models import made as made_layer
-from model_file_runs import made, node, write
+from model_file_runs import made, node, own_outputs, write
 from onnx import TensorProto, numpy_helper
 from partition_models import split_all
 from plan_starts import start_right
@@ -33,22 +33,17 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.planning.document import Plan
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import BLOCKED, NCHW
+from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import partition, program_of
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.program import activation_layouts, default_program
+from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.streaming.build import build, write_weights
 
 LANE = "numerics"
 Array = npt.NDArray[Any]
-
-
-def _run(dnnl: Dnnl, path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
-    graph, _ = read_model(path)
-    return SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), path.parent).run(inputs)
 
 
 def _types(path: Path) -> dict[str, int]:
@@ -104,7 +99,9 @@ def test_prepared_weights_stay_as_they_are_stored(dnnl: Dnnl, tmp_path: Path, ki
     layers = ("Conv", "MatMul")
     assert {graph.tensors[op.weights[0]].dtype for op in graph.operators if op.op_type in layers} == {"float32"}
     inputs = random_inputs(graph)
-    np.testing.assert_allclose(_run(dnnl, ready, inputs)["y"], _run(dnnl, plain, inputs)["y"], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        own_outputs(dnnl, ready, inputs)["y"], own_outputs(dnnl, plain, inputs)["y"], rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", _MODELS)
@@ -156,7 +153,7 @@ def test_a_plan_of_memory_keeps_halves_in_half_their_bytes(dnnl: Dnnl, tmp_path:
         found.require_checked()
         sizes[weights] = (tmp_path / weights / "weights.bin").stat().st_size
         if weights != "bf16":
-            np.testing.assert_allclose(found.outputs["y"], _run(dnnl, plain, inputs)["y"], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(found.outputs["y"], own_outputs(dnnl, plain, inputs)["y"], rtol=1e-5, atol=1e-5)
     assert sizes["f16"] == sizes["bf16"] < 0.6 * sizes["f32"]
 
 
@@ -209,7 +206,7 @@ def test_zero_points_are_taken_off_where_int8_is_left(
     assert types == {kept}
     inputs = random_inputs(load_onnx(ready))
     wanted = inputs["x"] @ ((weight.astype(np.float32) - zero) * np.float32(0.5))
-    np.testing.assert_allclose(_run(dnnl, ready, inputs)["y"], wanted, rtol=1e-5)
+    np.testing.assert_allclose(own_outputs(dnnl, ready, inputs)["y"], wanted, rtol=1e-5)
 
 
 def test_halves_that_other_operators_read_are_widened(dnnl: Dnnl, tmp_path: Path) -> None:
@@ -226,7 +223,7 @@ def test_halves_that_other_operators_read_are_widened(dnnl: Dnnl, tmp_path: Path
     assert sorted(_types(ready).values()) == [TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT16]
     inputs = random_inputs(load_onnx(ready))
     wanted = (inputs["x"] @ weight.astype(np.float32) + summand) * weight[:2].astype(np.float32)
-    np.testing.assert_allclose(_run(dnnl, ready, inputs)["y"], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(own_outputs(dnnl, ready, inputs)["y"], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_bad_scale_in_a_prepared_file_is_refused(tmp_path: Path) -> None:

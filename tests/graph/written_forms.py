@@ -106,7 +106,7 @@ def gemm(reads: str, left: Sequence[int], right: Sequence[int], third: Any = Non
 _CONV = node("Conv", "x w", "h", "first")
 _FC = node("MatMul", "x w", "h", "first")
 _SQUARE = (6, 6, 1, 1)
-_SHAPES = {"x": IMAGE, "z": IMAGE}
+_TF = "tf_half_pixel_for_nn"
 
 EQUAL: dict[str, Form] = {
     # one axis that is not of size 1 from `axis` on
@@ -160,7 +160,43 @@ EQUAL: dict[str, Form] = {
     "sum with itself": one("Add", "x x"),
     "product with one value for each channel": one("Mul", "z x", {"x": (2, 6, 8, 10), "z": (1, 6, 1, 1)}),
     "sum behind a convolution": behind(_CONV, one("Add", "z h", {"x": IMAGE, "z": (1, 1, 8, 10)}), w=_SQUARE),
-}
+    "sum of a lower rank behind a convolution": behind(_CONV, one("Add", "z h", {"x": IMAGE, "z": (8, 10)}), w=_SQUARE),
+    "gemm with a computed C": gemm("x w z", (4, 7), (7, 4), (4, 4), beta=2.0),
+    "gemm of itself": one("Gemm", "x x x", (5, 5), alpha=0.5, beta=0.25),
+    "AveragePool, padding counted, rounded up, dilated": one(
+        "AveragePool", "x", (1, 3, 12, 12), opset=19, kernel_shape=[3, 3], strides=[2, 2], dilations=[2, 2], pads=[1] * 4,
+        ceil_mode=1, count_include_pad=1,
+    ),
+    "mean over no axes": one("ReduceMean", keepdims=1, noop_with_empty_axes=1, opset=18),
+    "transpose of 8 axes": one("Transpose", "x", (2, 3, 2, 3, 2, 2, 3, 2), perm=[7, 3, 5, 1, 4, 2, 0, 6]),
+    "nearest, tf_half_pixel_for_nn": resized("nearest", (1.25, 1.75), coordinate_transformation_mode=_TF, opset=19),
+    "nearest of a region": one(
+        "Resize", "x r - s", (1, 3, 4, 6), {"r": [0.0, 0.0, 0.2, 0.1, 1.0, 1.0, 0.9, 1.2], "s": [1, 3, 7, 9]}, opset=13,
+        mode="nearest", coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=2.5,
+    ),
+    "linear of the channels": one("Resize", "x - - s", (1, 4, 3, 3), {"s": [1, 6, 3, 3]}, mode="linear"),
+    "linear along a line": one("Resize", "x - - s", (2, 6, 20), {"s": [2, 6, 31]}, mode="linear"),
+    "cubic, outside left out": resized("cubic", (2.0, 1.5), cubic_coeff_a=-0.5, exclude_outside=1),
+    "sizes of axes counted from behind": one("Resize", "x - - s", (1, 3, 4, 6), {"s": [9, 5]}, opset=18, axes=[-1, -2]),
+    "scales of chosen axes": one("Resize", "x - s", (1, 3, 4, 6), {"s": [1.5, 2.0]}, opset=18, mode="linear", axes=[3, 2]),
+    **{
+        f"{mode} of opset 10 by {scales}": one("Resize", "x s", (1, 3, 4, 6), {"s": [1.0, 1.0, *scales]}, mode=mode, opset=10)
+        for mode, scales in (("nearest", (0.6, 1.0)), ("nearest", (1.5, 2.5)), ("linear", (0.5, 2.0)))
+    },
+    "Upsample of opset 7": one("Upsample", "x", (1, 3, 4, 6), opset=7, mode="nearest", scales=[1.0, 1, 2, 1.5]),
+    "Upsample of opset 9": one("Upsample", "x s", (1, 3, 4, 6), {"s": [1.0, 1, 2, 1.5]}, opset=9, mode="linear"),
+    "pixel shuffle between convolutions": Form(
+        (
+            node("Conv", "x w", "h", "c"), node("Reshape", "h s", "a", "p"),
+            node("Transpose", "a", "b", perm=[0, 1, 4, 2, 5, 3]), node("Reshape", "b t", "k", "q"),
+            node("Conv", "k u", "y", "d"),
+        ),
+        {"x": (1, 8, 3, 3)},
+        {
+            "w": value((8, 8, 1, 1)), "u": value((3, 2, 1, 1)), "s": value([1, 2, 2, 2, 3, 3]), "t": value([1, 2, 6, 6]),
+        },
+    ),
+}  # fmt: skip
 
 #: Forms that the runtime lacks, and what the message says.
 REFUSED: dict[str, tuple[Form, str]] = {

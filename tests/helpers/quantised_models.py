@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from model_file_runs import made, node, write
-from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
@@ -25,12 +24,12 @@ Array = npt.NDArray[np.float32]
 
 
 class _Images(CalibrationDataReader):
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._images: Iterator[Array] = iter(images(shape, 4))
+    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        self._name, self._images = name, iter(images(shape, 4))
 
     def get_next(self) -> dict[str, Array] | None:  # type: ignore[override]
         image = next(self._images, None)
-        return None if image is None else {"x": image}
+        return None if image is None else {self._name: image}
 
 
 def images(shape: tuple[int, ...] = SHAPE, count: int = 1, seed: int = 1) -> list[Array]:
@@ -47,29 +46,21 @@ def network(path: Path) -> Path:
     }
     weights |= {name: rng.standard_normal(size).astype(np.float32) for name, size in (("ab", 8), ("bb", 8), ("kb", 10))}
     nodes = [
-        helper.make_node("Conv", ["x", "a", "ab"], ["1"], name="conv1", pads=[1] * 4),
-        helper.make_node("Relu", ["1"], ["2"], name="relu1"),
-        helper.make_node("MaxPool", ["2"], ["3"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
-        helper.make_node("Conv", ["3", "b", "bb"], ["4"], name="conv2", pads=[1] * 4),
-        helper.make_node("Add", ["3", "4"], ["5"], name="add"),
-        helper.make_node("Sigmoid", ["5"], ["6"], name="sigmoid"),
-        helper.make_node("Conv", ["5", "c"], ["7"], name="conv3"),
-        helper.make_node("Conv", ["7", "d"], ["8"], name="conv4", group=8, pads=[1] * 4),
-        helper.make_node("LeakyRelu", ["8"], ["9"], name="leaky", alpha=0.1),
-        helper.make_node("Concat", ["6", "9", "5"], ["10"], name="concat", axis=1),
-        helper.make_node("GlobalAveragePool", ["10"], ["11"], name="gap"),
-        helper.make_node("Flatten", ["11"], ["12"], name="flat"),
-        helper.make_node("Gemm", ["12", "k", "kb"], ["y"], name="layer", transB=1),
+        node("Conv", "x a ab", "1", name="conv1", pads=[1] * 4),
+        node("Relu", "1", "2", name="relu1"),
+        node("MaxPool", "2", "3", name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "3 b bb", "4", name="conv2", pads=[1] * 4),
+        node("Add", "3 4", "5", name="add"),
+        node("Sigmoid", "5", "6", name="sigmoid"),
+        node("Conv", "5 c", "7", name="conv3"),
+        node("Conv", "7 d", "8", name="conv4", group=8, pads=[1] * 4),
+        node("LeakyRelu", "8", "9", name="leaky", alpha=0.1),
+        node("Concat", "6 9 5", "10", name="concat", axis=1),
+        node("GlobalAveragePool", "10", "11", name="gap"),
+        node("Flatten", "11", "12", name="flat"),
+        node("Gemm", "12 k kb", name="layer", transB=1),
     ]
-    body = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 10))],
-        [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+    return write(made(nodes, {"x": SHAPE}, weights), path)
 
 
 def deep(path: Path) -> Path:
@@ -107,7 +98,8 @@ def quantised(folder: Path, form: str, *, network: Callable[[Path], Path] = netw
         else:
             kind = QuantFormat.QDQ if form == "qdq" else QuantFormat.QOperator
             options = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8} | more
-            quantize_static(given, path, _Images(SHAPE), quant_format=kind, **options)
+            name = onnx.load(given).graph.input[0].name
+            quantize_static(given, path, _Images(name, SHAPE), quant_format=kind, **options)
     finally:
         logging.disable(logging.NOTSET)
     return path

@@ -268,10 +268,7 @@ def _kernels(graph: Graph, groups: Sequence[tuple[tuple[str, ...], tuple[str, ..
 
 
 class _Splitting:
-    """A traversal groups the operators of a graph into kernels.
-
-    Operators are known by their index in the graph, kernels by the index of their first operator.
-    """
+    """A traversal that knows operators by their index in the graph, kernels by the index of their first operator."""
 
     def __init__(self, graph: Graph, rules: FusionRules) -> None:
         self.graph, self.rules = graph, rules

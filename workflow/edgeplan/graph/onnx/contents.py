@@ -271,10 +271,7 @@ def _named(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _sorted(nodes: Sequence[onnx.NodeProto], known: Collection[str], source: str) -> tuple[onnx.NodeProto, ...]:
-    """Return nodes so that each comes after those it reads from, otherwise in the order given.
-
-    ONNX demands sorted nodes, but engines load others, so exporters write them.
-    """
+    """Return nodes so that each comes after those it reads from: exporters write others, which engines load."""
     writer = _writers(nodes, known, source)
     before = []
     for node in nodes:

@@ -39,11 +39,7 @@ _SEQUENCE = ("batch", "tokens", "features")
 
 
 class _Rewriting:
-    """A rewriting writes the nodes that stand for one node.
-
-    Attributes:
-        head, keys: features of a head of an attention, and tokens that it looks at.
-    """
+    """The nodes that stand for one node; `head` and `keys` are features of a head of an attention, and tokens that it sees."""
 
     def __init__(
         self, node: onnx.NodeProto, write: Writer, opset: int, known: Mapping[str, tuple[int, _Shape | None]], source: str

@@ -209,12 +209,7 @@ def _is_odd_output(model: onnx.ModelProto) -> bool:
     return any(map(_is_unstored, held))
 
 
-def prepared(
-    model: onnx.ModelProto,
-    wanted: Preparation,
-    source: str,
-    path: Path | None = None,
-) -> onnx.ModelProto:
+def prepared(model: onnx.ModelProto, wanted: Preparation, source: str, path: Path | None = None) -> onnx.ModelProto:
     """Return a model of static shape that computes the same; the one that was exported is changed.
 
     Large constants of other files stay where they are (`constants`): `save` writes such a model.
@@ -387,10 +382,7 @@ def _store_as_bytes(tensor: onnx.TensorProto) -> None:
 
 
 def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
-    """Write casts to half precision such that they round, and what is read is single again; names of what is half in between.
-
-    A cast that other casts alone read is one already.
-    """
+    """Write casts to half precision, but those that casts alone read, such that they round and write single; halves' names."""
     readers, taken = dict[str, list[onnx.NodeProto]](), names_in(graph)
     for node in graph.node:
         for name in node.input:
@@ -422,10 +414,7 @@ def _is_cast_to_single(node: onnx.NodeProto) -> bool:
 
 
 def _widened(model: onnx.ModelProto) -> str:
-    """Make all half-precision tensors and declarations single, and casts to it round; the names of what they were.
-
-    Integers get to be stored as they are, where kernels find them.
-    """
+    """Make all of half precision single, casts to it round, and integers be stored as bytes; the names of what was half."""
     found: set[int] = set()
     for tensor in everything(model, TensorProto):
         _store_as_bytes(tensor)

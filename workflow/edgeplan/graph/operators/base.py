@@ -218,6 +218,8 @@ Form = Callable[["onnx.NodeProto", Mapping[str, "onnx.TensorProto"], AbstractSet
 #: Steps of an operator; the shapes of activations between them are added to the mapping.
 Lowerer = Callable[[Graph, Operator, dict[str, Shape]], tuple[Part, ...]]
 
+#: What an operator takes for granted of the tensors that it reads.
+Check = Callable[[Graph, Operator], Problem]
 #: Types of elements.
 INTEGERS = frozenset({"int32", "int64"})
 NUMBERS = INTEGERS | {FLOAT32}
@@ -267,10 +269,10 @@ class OperatorSpec:
     ordered: bool = False
     moves: bool = False
     form: Form | None = None
-    check: Callable[[Graph, Operator], Problem] | None = None
+    check: Check | None = None
     macs: Callable[[Graph, Operator], int] | None = None
     lacks: Callable[[Graph, Operator], str] | None = None
-    inexact: Callable[[Graph, Operator], Problem] | None = None
+    inexact: Check | None = None
     computed: frozenset[str] = frozenset()
     elements: frozenset[str] = frozenset({FLOAT32})
 

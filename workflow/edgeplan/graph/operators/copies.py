@@ -19,6 +19,7 @@ from edgeplan.graph.operators.base import (
     NONE,
     NUMBERS,
     Chain,
+    Check,
     Lowerer,
     OperatorSpec,
     Part,
@@ -214,7 +215,7 @@ def _copy(
     name: str,
     lower: Lowerer,
     constants: tuple[str, ...] = (),
-    check: Callable[[Graph, Operator], Problem] | None = None,
+    check: Check | None = None,
     **more: Any,
 ) -> OperatorSpec:
     kind = name.lower()

@@ -13,7 +13,9 @@ from edgeplan.graph.operators.base import (
     HEAVY,
     WINDOW,
     Chain,
+    Check,
     Form,
+    Lowerer,
     OperatorSpec,
     Part,
     Problem,
@@ -283,10 +285,10 @@ def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
     return pool._replace(outputs=[pooled]), Part(f"{op.name}:squeeze", "reshape", [], [pooled], list(op.outputs), {}, {})
 
 
-def _pool(name: str, kind: str) -> OperatorSpec:
+def _pool(name: str, kind: str, lower: Lowerer = _pooled, check: Check = check_window) -> OperatorSpec:
     return OperatorSpec(
-        (name,), of_volumes(kind), _pooled, (kind, f"{kind}3d"), WINDOW,
-        moves=True, form=window_form(), check=check_window, lacks=_lacks, inexact=inexact_window,
+        (name,), of_volumes(kind), lower, (kind, f"{kind}3d"), WINDOW,
+        moves=True, form=window_form(), check=check, lacks=_lacks, inexact=inexact_window,
     )  # fmt: skip
 
 
@@ -303,17 +305,6 @@ SPECS = (
     _pool("AveragePool", "avgpool"),
     OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True),
     OperatorSpec(("GlobalMaxPool",), "gmp", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True),
-    OperatorSpec(
-        ("LpPool",),
-        of_volumes("lppool"),
-        _lp,
-        ("lppool", "lppool3d"),
-        WINDOW,
-        moves=True,
-        form=window_form(),
-        check=_check_lp,
-        lacks=_lacks,
-        inexact=inexact_window,
-    ),
+    _pool("LpPool", "lppool", _lp, _check_lp),
     OperatorSpec(("GlobalLpPool",), "glp", _lp, (), WINDOW, check=_check_lp),
 )  # fmt: skip

@@ -1,0 +1,378 @@
+"""Algorithm 1 on small graphs whose kernels are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from depth import examples
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
+from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.kernels import KernelConfig, make_kernel, split, split_operators
+from edgeplan.graph.kinds import (
+    graph_macs,
+    graph_memory_access_bytes,
+    graph_parameters,
+    operator_macs,
+    operator_parameters,
+)
+
+
+def types(graph: Graph, rules: FusionRules) -> list[str]:
+    return [kernel.config.type for kernel in split(graph, rules)]
+
+
+def rules(*fused: str, **more: object) -> FusionRules:
+    return FusionRules.model_validate({"format_version": 1, "pairs": dict.fromkeys(fused, True), **more})
+
+
+def residual(*, shortcut: bool = False) -> Graph:
+    b = GraphBuilder("residual", (1, 16, 8, 8))
+    x = b.maxpool(b.input, 2, 2)
+    y = b.bn(b.conv(x, 16, 3))
+    z = b.bn(b.conv(x, 16, 1)) if shortcut else x
+    return b.build(b.gap(b.relu(b.add(y, z))))
+
+
+def test_a_chain_takes_the_type_of_its_first_operator() -> None:
+    b = GraphBuilder("chain", (1, 16, 8, 8))
+    graph = b.build(b.relu(b.conv_bn(b.input, 16, 3)))
+    assert types(graph, rules("conv_bn", "conv_relu", "relu_relu")) == ["conv++bn++relu++relu"]
+    assert types(graph, rules("conv_bn", "bn_relu")) == ["conv++bn", "relu", "relu"]
+
+
+def test_a_rule_for_the_last_operator_comes_before_the_one_for_the_first() -> None:
+    b = GraphBuilder("chain", (1, 16, 8, 8))
+    graph = b.build(b.relu(b.conv_bn(b.input, 16, 3)))
+    found = FusionRules(pairs={"conv_bn": True, "conv_relu": True, "conv+relu_relu": False})
+    assert types(graph, found) == ["conv++bn++relu", "relu"]
+
+
+def test_of_two_inbounds_the_named_side_fuses() -> None:
+    graph = residual(shortcut=True)
+    fused = ("conv_bn", "conv_add", "conv_relu")
+    left, right = (split(graph, rules(*fused, **{"multi-inbound": side})) for side in (1, 2))
+    main, shortcut = graph.operators[1].name, graph.operators[3].name
+    assert [k.name for k in left if "add" in k.config.type] == [main]
+    assert [k.name for k in right if "add" in k.config.type] == [shortcut]
+    none = [k.config.type for k in split(graph, rules(*fused))]
+    assert none == ["maxpool", "conv++bn", "conv++bn", "add", "relu", "gap"]
+
+
+def test_a_kernel_that_shares_its_output_takes_in_the_one_reader_that_fuses() -> None:
+    b = GraphBuilder("fork", (1, 16, 8, 8))
+    x = b.add(b.maxpool(b.input, 2, 2), b.avgpool(b.input, 2, 2))
+    graph = b.build(b.mul(b.conv(x, 16, 1), b.relu(x)))
+    assert "add++relu" not in types(graph, rules("add_relu"))
+    kernels = split(graph, rules("add_relu", sharing=("add",)))
+    assert [k.config.type for k in kernels] == ["maxpool", "avgpool", "add++relu", "conv", "mul"]
+    assert len(kernels[2].outputs) == 2  # the sum itself and its rectified value
+
+
+def test_a_sum_that_overwrites_its_operand_waits_for_all_its_readers() -> None:
+    b = GraphBuilder("block", (1, 16, 8, 8))
+    x = b.maxpool(b.input, 2, 2)
+    early = b.build(b.relu(b.add(b.conv(x, 16, 3), x)))
+    b = GraphBuilder("block", (1, 16, 8, 8))
+    x = b.maxpool(b.input, 2, 2)
+    late = b.build(b.relu(b.add(b.conv(x, 16, 3), x)), b.avgpool(x, 2, 2))
+    told = rules("conv_add", sums_overwrite=True, **{"multi-inbound": 1})
+    assert types(early, told) == ["maxpool", "conv++add", "relu"]
+    assert types(late, told) == ["maxpool", "conv", "add", "relu", "avgpool"]
+
+
+def test_what_may_not_follow_a_sum_behind_a_convolution_does_not_follow_one_that_stayed_apart() -> None:
+    b = GraphBuilder("sums", (1, 16, 8, 8))
+    x = b.maxpool(b.input, 2, 2)
+    graph = b.build(b.add(b.add(b.conv(x, 16, 3), x), b.avgpool(b.input, 2, 2)), b.gap(x))
+    told = {"conv_add": True, "add_add": True, "conv+add_add": False}
+    found = rules(sums_overwrite=True, **{"multi-inbound": 1, "pairs": told})
+    assert [t for t in types(graph, found) if "add" in t] == ["add", "add"]
+
+
+def test_an_operator_read_twice_does_not_fuse_unless_told() -> None:
+    b = GraphBuilder("fork", (1, 16, 8, 8))
+    x = b.conv(b.input, 16, 3)
+    graph = b.build(b.add(b.relu(x), b.activation(x, "hswish")))
+    fused = ("conv_relu", "conv_hswish")
+    assert types(graph, rules(*fused)) == ["conv", "relu", "hswish", "add"]
+    assert types(graph, rules(*fused, **{"multi-outbound": 1})) == ["conv++relu", "hswish", "add"]
+    assert types(graph, rules(*fused, **{"multi-outbound": 2})) == ["conv++hswish", "relu", "add"]
+
+
+def test_fusion_never_closes_a_cycle() -> None:
+    b = GraphBuilder("cycle", (1, 16, 8, 8))
+    x = b.relu(b.input)
+    y = b.conv(x, 16, 3)
+    graph = b.build(b.add(x, y))  # relu++add would need the convolution, which needs the relu
+    found = split(graph, rules("relu_add", **{"multi-inbound": 1, "multi-outbound": 2}))
+    assert [k.config.type for k in found] == ["relu", "conv", "add"]
+
+
+def test_an_output_of_the_graph_is_kept() -> None:
+    b = GraphBuilder("outputs", (1, 16, 8, 8))
+    x = b.conv(b.input, 16, 3)
+    graph = b.build(x, b.relu(x))
+    assert types(graph, rules("conv_relu")) == ["conv", "relu"]
+
+
+def test_duplicates_run_once_and_let_their_producer_fuse() -> None:
+    b = GraphBuilder("twins", (1, 16, 8, 8))
+    x = b.conv(b.input, 16, 3)
+    one, other = b.relu(x), b.relu(x)
+    graph = b.build(b.gap(one), b.maxpool(other, 2, 2))
+    assert types(graph, rules("conv_relu")) == ["conv", "relu", "relu", "gap", "maxpool"]
+    kernels = split(graph, rules("conv_relu", merges_duplicates=True))
+    assert [k.config.type for k in kernels] == ["conv++relu", "gap", "maxpool"]
+    assert kernels[0].members == (x, one, other)
+    assert set(kernels[0].outputs) == {one, other}
+
+
+def test_a_pattern_runs_as_one() -> None:
+    b = GraphBuilder("shuffle", (1, 16, 8, 8))
+    graph = b.build(b.relu(b.channel_shuffle(b.relu(b.input), 2)))
+    chain = ("reshape", "transpose", "reshape")
+    assert types(graph, rules(patterns=[chain])) == ["relu", "reshape++transpose++reshape", "relu"]
+    assert types(graph, rules()) == ["relu", *chain, "relu"]
+
+
+def test_contexts_follow_the_channels_a_convolution_reads_and_the_worst_of_operands() -> None:
+    names = Alignments().names()
+    table = dict.fromkeys(names, "1") | {"16": "16"}
+    contexts = Contexts(conv=table, dwconv=table, carried=table, order=("16", "1"))
+    found = FusionRules(
+        pairs={"conv_relu": {"16": True, "1": False}, "bn_relu": {"16": True, "1": False}},
+        inbound={"conv_add": {"16|16": True, "16|1": False, "1|16": True, "1|1": True}},
+        multi_inbound=1,
+        contexts=contexts,
+    )
+    for channels, expected in ((32, ["conv++relu", "maxpool", "bn++relu"]), (24, ["conv", "relu", "maxpool", "bn", "relu"])):
+        b = GraphBuilder("context", (1, channels, 8, 8))
+        x = b.relu(b.conv(b.input, 32, 1))
+        assert types(b.build(b.relu(b.bn(b.maxpool(x, 2, 2)))), found) == expected
+    b = GraphBuilder("operands", (1, 32, 8, 8))
+    aligned = b.conv(b.input, 24, 1)
+    unaligned = b.conv(aligned, 24, 1)
+    other = b.conv(b.input, 24, 3)
+    kernels = split(b.build(aligned, b.add(other, unaligned)), found)
+    assert [k.config.type for k in kernels] == ["conv", "conv", "conv++add"]
+    assert kernels[-1].name == unaligned
+
+
+def test_a_very_deep_graph_needs_no_recursion_and_little_time() -> None:
+    b = GraphBuilder("deep", (1, 8, 8, 8))
+    x = b.input
+    for _ in range(5000):
+        x = b.relu(x)
+    assert len(split(b.build(x), rules("relu_relu"))) == 1
+
+
+def test_operators_each_their_own_kernel() -> None:
+    graph = residual()
+    assert [k.members for k in split_operators(graph)] == [(op.name,) for op in graph.operators]
+
+
+_SIZES = st.integers(0, 5000)
+_VALUES = {"int": _SIZES, "bool": st.booleans(), "str": st.sampled_from(["", "relu", "conv++bn", "02134", "float16", 'a"b'])}
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> KernelConfig:
+    return KernelConfig(**{f.name: draw(_VALUES[str(f.type)]) for f in fields(KernelConfig)})
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(configs())
+def test_json_is_an_inverse_pair(config: KernelConfig) -> None:
+    assert KernelConfig.from_json(config.to_json()) == config
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(configs(), configs())
+def test_json_is_canonical(a: KernelConfig, b: KernelConfig) -> None:
+    assert (a.to_json() == b.to_json()) == (a == b)
+    assert a.to_json() == replace(a).to_json()
+
+
+def test_json_leaves_defaults_out() -> None:
+    assert json.loads(KernelConfig("relu", "relu", out_channels=7).to_json()) == {
+        "kind": "relu",
+        "type": "relu",
+        "out_channels": 7,
+    }
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    channels=st.integers(1, 9),
+    out=st.integers(1, 9),
+    size=st.integers(5, 20),
+    kernel=st.sampled_from([1, 3, 5]),
+    stride=st.integers(1, 3),
+    dilation=st.integers(1, 2),
+    bias=st.booleans(),
+    tail=st.lists(st.sampled_from(["bn", "relu", "relu6", "hswish", "add"]), max_size=3, unique=True),
+)
+def test_a_convolution_with_its_tail_is_described_whole(
+    *, channels: int, out: int, size: int, kernel: int, stride: int, dilation: int, bias: bool, tail: list[str]
+) -> None:
+    b = GraphBuilder("k", (1, channels, size, size))
+    x = b.conv(b.input, out, kernel, stride, dilation=dilation, bias=bias, name="c")
+    side = b.add_input("side", b.shape(x))
+    names = ["c"]
+    for index, step in enumerate(tail):
+        name = f"t{index}"
+        x = (
+            b.bn(x, name=name)
+            if step == "bn"
+            else b.add(x, side, name=name)
+            if step == "add"
+            else b.activation(x, step, name=name)
+        )
+        names.append(name)
+    graph = b.build(x)
+    kernel_found = make_kernel(graph, names)
+    config = kernel_found.config
+    assert (kernel_found.name, kernel_found.members, kernel_found.outputs) == ("c", tuple(names), (x,))
+    assert kernel_found.inputs == (("input", "side") if "add" in tail else ("input",))
+    assert config.type == "++".join(["dwconv" if config.kind == "dwconv" else "conv", *tail])
+    assert (config.in_channels, config.in_height, config.out_channels) == (channels, size, out)
+    assert (config.out_height, config.out_width) == graph.shape("c")[2:]
+    assert (config.kernel_h, config.stride_w, config.dilation_h) == (kernel, stride, dilation)
+    assert config.pad_top == config.pad_right == dilation * (kernel - 1) // 2
+    assert config.residual == ("add" in tail)
+    assert config.activation == next((t for t in reversed(tail) if t not in ("bn", "add")), "")
+    assert config.bias == (bias or tail[:1] == ["bn"])
+    assert KernelConfig.from_json(config.to_json()) == config
+
+
+KINDS = ("conv", "bn", "relu", "hswish", "add", "mul", "maxpool", "split")
+PAIRS = [f"{a}_{b}" for a in KINDS for b in KINDS]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    b = GraphBuilder("random", (1, 4, 6, 6))
+    tensors = [b.input]
+    for what in draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=25)):
+        x, y = (tensors[-1 - draw(st.integers(0, min(5, len(tensors) - 1)))] for _ in range(2))
+        match what:
+            case "conv":
+                tensors.append(b.conv(x, 4, 3))
+            case "bn":
+                tensors.append(b.bn(x))
+            case "maxpool":
+                tensors.append(b.maxpool(x, 3, 1, 1))
+            case "add":
+                tensors.append(b.add(x, y))
+            case "mul":
+                tensors.append(b.mul(x, y))
+            case "split":
+                tensors.append(b.concat(b.split(x, (2, 2))))
+            case _:
+                tensors.append(b.activation(x, what))
+    outputs = draw(st.sets(st.sampled_from(tensors[1:]), max_size=2))
+    return b.build(*sorted(outputs | {tensors[-1]}))
+
+
+@st.composite
+def rule_sets(draw: st.DrawFn) -> FusionRules:
+    document: dict[str, Any] = {
+        "format_version": 1,
+        "pairs": dict.fromkeys(draw(st.sets(st.sampled_from(PAIRS))), True),
+        "inbound": draw(st.dictionaries(st.sampled_from([p for p in PAIRS if p.endswith(("_add", "_mul"))]), st.booleans())),
+        "multi-inbound": draw(st.integers(0, 2)),
+        "multi-outbound": draw(st.integers(0, 2)),
+        "merges_duplicates": draw(st.booleans()),
+        "patterns": draw(st.sampled_from([[], [["relu", "bn", "relu"]], [["conv", "maxpool"], ["split", "concat"]]])),
+    }
+    return FusionRules.model_validate(document)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(graphs(), rule_sets())
+def test_kernels_partition_the_operators_in_a_runnable_order(graph: Graph, rules: FusionRules) -> None:
+    kernels = split(graph, rules)
+    members = [name for kernel in kernels for name in kernel.members]
+    assert sorted(members) == sorted(op.name for op in graph.operators)
+
+    available = set(graph.inputs)
+    for kernel in kernels:
+        assert set(kernel.inputs) <= available
+        available |= set(kernel.outputs)
+    assert set(graph.outputs) <= available
+    assert split(graph, rules) == kernels
+
+
+def _graph() -> Graph:
+    b = GraphBuilder("small", (1, 4, 8, 8))
+    x = b.conv(b.input, 6, 3, 2, bias=True, name="conv")
+    x = b.relu(b.bn(x, name="bn"), name="relu")
+    x = b.dwconv(x, 5, name="dw")
+    x = b.conv(x, 6, 1, groups=2, name="grouped")
+    x = b.add(x, x, name="add")
+    x = b.fc(b.flatten(b.gap(x, name="gap"), name="flat"), 10, name="fc")
+    return b.build(x)
+
+
+def test_multiply_adds_by_hand() -> None:
+    graph = _graph()
+    macs = {op.name: operator_macs(graph, op) for op in graph.operators}
+    assert macs == {
+        "conv": 6 * 4 * 4 * (4 * 3 * 3),
+        "bn": 0,
+        "relu": 0,
+        "dw": 6 * 4 * 4 * (5 * 5),
+        "grouped": 6 * 4 * 4 * 3,
+        "add": 0,
+        "gap": 0,
+        "flat": 0,
+        "fc": 10 * 6,
+    }
+    assert graph_macs(graph) == sum(macs.values())
+
+
+def test_parameters_leave_out_running_statistics() -> None:
+    graph = _graph()
+    parameters = {op.name: operator_parameters(graph, op) for op in graph.operators if op.weights}
+    assert parameters == {"conv": 6 * 4 * 9 + 6, "bn": 2 * 6, "dw": 6 * 25, "grouped": 6 * 3, "fc": 60 + 10}
+    assert graph_parameters(graph) == sum(parameters.values())
+
+
+def test_memory_access_counts_every_weight_and_repeated_input() -> None:
+    image, mapped = 4 * 8 * 8, 6 * 4 * 4
+    weights = {"conv": 6 * 4 * 9 + 6, "bn": 4 * 6, "dw": 6 * 25, "grouped": 6 * 3, "fc": 60 + 10}
+    maps = image + mapped + 5 * 2 * mapped + mapped + (mapped + 6) + (6 + 6) + (6 + 10)  # the sum reads one map twice
+    assert graph_memory_access_bytes(_graph()) == 4 * (maps + sum(weights.values()))
+
+
+def test_lstm_by_hand() -> None:
+    steps, batch, features, hidden = 7, 2, 5, 3
+    b = GraphBuilder("sequence", (steps, batch, features))
+    graph = b.build(b.lstm(b.input, hidden, name="forward"), b.lstm(b.input, hidden, bidirectional=True, name="both"))
+    forward, both = graph.by_name["forward"], graph.by_name["both"]
+    assert operator_macs(graph, forward) == steps * batch * 4 * hidden * (features + hidden)
+    assert operator_macs(graph, both) == 2 * operator_macs(graph, forward)
+    assert operator_parameters(graph, both) == 2 * 4 * hidden * (features + hidden + 2)
+    assert graph.shape("both") == (steps, 2, batch, hidden)
+
+
+def test_moving_data_costs_no_multiply_adds() -> None:
+    b = GraphBuilder("moves", (1, 4, 8, 8))
+    graph = b.build(b.squeeze(b.gap(b.upsample(b.input)), (2, 3)))
+    assert graph_macs(graph) == 0
+    assert graph.shape(graph.operators[0].outputs[0]) == (1, 4, 16, 16)
+
+
+def test_batch_and_matmul() -> None:
+    b = GraphBuilder("batch", (3, 5))
+    x = b.fc(b.input, 7, bias=False, name="fc")
+    graph = b.build(x)
+    assert operator_macs(graph, graph.by_name["fc"]) == 3 * 5 * 7
+    as_matmul = Operator("fc", "MatMul", ("input",), ("fc",), ("fc.weight",))
+    assert operator_macs(graph, as_matmul) == 3 * 5 * 7
