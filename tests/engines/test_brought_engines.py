@@ -70,7 +70,7 @@ ENGINE = Description(
 '''
 _SUITE = """
 from edgeplan.testing.engines import EngineContract
-from edgeplan.testing.settings import SettingContract
+from edgeplan.testing.engines import SettingContract
 
 
 class TestTiny(EngineContract):

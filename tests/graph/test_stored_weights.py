@@ -40,7 +40,8 @@ from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.streaming.build import build, write_weights
+from edgeplan.runtime.streaming.build import build
+from edgeplan.runtime.streaming.weights_file import write_weights
 
 LANE = "numerics"
 Array = npt.NDArray[Any]

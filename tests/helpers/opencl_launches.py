@@ -19,9 +19,8 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.dispatch import dispatch
-from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory
+from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, packed
 from edgeplan.opencl.platforms import OpenclOptions, find_device
-from edgeplan.opencl.transforms import packed
 from edgeplan.processors.opencl import device_numbers
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, size_bytes

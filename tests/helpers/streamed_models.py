@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.chapters.memory.plan import made_for, write_folder
+from edgeplan.chapters.memory.folders import PlanWriter, RunCores
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -26,8 +26,9 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.packed_programs import TapedProgram
-from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights
+from edgeplan.runtime.streaming.build import Built, build
 from edgeplan.runtime.streaming.measured import MeasuredStream
+from edgeplan.runtime.streaming.weights_file import halvable, write_weights
 from edgeplan.runtime.streaming.workloads import all_resident, workload_of
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.registry import save_workload
@@ -130,7 +131,7 @@ def streamed(
     own = folder / f"{name}-{limit}-{len(regions)}-{abs(hash(regions))}-{halved}"
     own.mkdir(exist_ok=True)
     write_weights(dnnl, model, lowered, built, own / WEIGHTS_NAME)
-    write_folder(own, TapedProgram(built.program), made_for(model, dnnl, 1))
+    PlanWriter(model, dnnl, 1, RunCores((), ())).program(own, TapedProgram(built.program))
     return Streamed(graph, model, lowered, built, own, random_inputs(graph))
 
 

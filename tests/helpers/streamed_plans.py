@@ -7,7 +7,7 @@ from pathlib import Path
 
 from streamed_models import Streamed
 
-from edgeplan.chapters.memory.plan import made_for, write_memory_plan
+from edgeplan.chapters.memory.folders import made_for, write_memory_plan
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import lowest
 from edgeplan.planning.memory.quick import Mode

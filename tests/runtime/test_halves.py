@@ -19,7 +19,7 @@ from streamed_models import MODELS, Streamed, ran, streamed
 
 from depth import by_day
 from edgeplan import native
-from edgeplan.chapters.memory.plan import made_for, write_folder
+from edgeplan.chapters.memory.folders import PlanWriter, RunCores
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
@@ -32,10 +32,10 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.packed_programs import TapedProgram
-from edgeplan.runtime.streaming import rounding
-from edgeplan.runtime.streaming.build import build, halvable
-from edgeplan.runtime.streaming.halves import BF16, F16, Stored
-from edgeplan.runtime.streaming.rounding import rounded, stay_finite
+from edgeplan.runtime.streaming import weights_file
+from edgeplan.runtime.streaming.build import build
+from edgeplan.runtime.streaming.schedules import BF16, F16, Stored
+from edgeplan.runtime.streaming.weights_file import halvable, rounded, stay_finite
 
 _BITS = st.integers(0, 2**32 - 1)
 _EDGES = (0, 0x80000000, 1, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7FFFFF, 0x800000, 0x3F808000, 0x3F818000, 0x7F7F7FFF, 0x7F7F8000)
@@ -82,7 +82,7 @@ def test_arrays_of_many_values_are_rounded_as_each_of_them(monkeypatch: pytest.M
     values = np.random.default_rng(1).standard_normal((7, 13)).astype(np.float32)
     expected = rounded(values)
     assert expected.shape == (7, 13)
-    monkeypatch.setattr(rounding, "_ROUNDED_AT_ONCE", 4)
+    monkeypatch.setattr(weights_file, "_ROUNDED_AT_ONCE", 4)
     assert np.array_equal(rounded(values), expected)
     assert not stay_finite(np.concatenate([values.reshape(-1), _floats([0x7F7FFFFF])]))
 
@@ -121,7 +121,7 @@ def _rounded_weights(dnnl: Dnnl, found: Streamed, halved: Streamed, folder: Path
             values.view(np.uint32)[:] = rounded(values.copy()).astype(np.uint32) << 16
     (folder / "rounded").mkdir()
     content.tofile(folder / "rounded" / WEIGHTS_NAME)
-    write_folder(folder / "rounded", TapedProgram(found.built.program), made_for(found.model, dnnl, 1))
+    PlanWriter(found.model, dnnl, 1, RunCores((), ())).program(folder / "rounded", TapedProgram(found.built.program))
     return replace(found, folder=folder / "rounded")
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from edgeplan.planning.layout.buffers import Ints, buffers
-from edgeplan.planning.memory import simulate
-from edgeplan.planning.memory.workload import CHUNK_BYTES, Floats, Placement, Reader, Workload
+from edgeplan.planning.memory.workload import CHUNK_BYTES, Floats, Placement, Reader, Workload, simulated
 
 LANE = "fast"  # see tests/conftest.py
 
@@ -22,7 +21,7 @@ def _loads(weights: list[int], after: list[int], reader: Reader) -> Floats:
     begins: Ints = np.cumsum(work.weight_bytes) - work.weight_bytes
     waits = np.array(after, dtype=np.int64)
     placed = Placement(none, np.where(work.weight_bytes > 0, begins, -1), waits, waits, int(work.weight_bytes.sum()))
-    return simulate.run(work, reader, placed).load_end[0]
+    return simulated(work, reader, placed).load_end[0]
 
 
 def test_reads_are_as_large_as_planned() -> None:

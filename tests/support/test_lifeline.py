@@ -20,7 +20,7 @@ import pytest
 from lifeline_holders import INPUT, KINDS, MODEL, PLAN, SCHEDULE
 from streamed_models import streamed
 
-from edgeplan.chapters.memory.plan import made_for, write_folder
+from edgeplan.chapters.memory.folders import PlanWriter, RunCores
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.runtime.folder import WEIGHTS_NAME
@@ -110,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     made = tmp_path_factory.mktemp("held")
     found = streamed(dnnl, "plain", made, 1 << 40)
     found.weights.rename(made / WEIGHTS_NAME)
-    write_folder(made, TapedProgram(found.built.program), made_for(found.model, dnnl, 1))
+    PlanWriter(found.model, dnnl, 1, RunCores((), ())).program(made, TapedProgram(found.built.program))
     (made / INPUT).write_bytes(found.inputs["input"].tobytes())
     write_json(made / SCHEDULE, all_resident(found.built.program))
     planned = request.getfixturevalue("planned")

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgeplan.chapters.cold_start.api import plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start, planning_on
-from edgeplan.chapters.memory.costed import all_bytes
+from edgeplan.chapters.memory.folders import all_bytes
 from edgeplan.chapters.memory.plan import planning
 from edgeplan.chapters.partition.api import plan_partition
 from edgeplan.comparing.turns import Ran, Session, Turns
@@ -176,7 +176,7 @@ def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[
     made = {}
     with planning(source, threads, processors, work / "memory") as planner:
         low = planner.enough(Mode.back_to_back)
-        high = max(low, all_bytes(planner.candidate(planner.forms[0])))
+        high = max(low, all_bytes(planner.programs.candidate(planner.programs.forms[0])))
         for size in np.geomspace(low, high, _BUDGETS):
             budget = -(-int(size) // _MIB) * _MIB
             folder = work / f"memory-{budget}"

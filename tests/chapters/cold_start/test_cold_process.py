@@ -20,7 +20,7 @@ from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareJob, RunJob
 from edgeplan.support.stamps import stamp
 from edgeplan.support.workers import ColdRunError
-from edgeplan.testing.settings import own_modules
+from edgeplan.testing.engines import own_modules
 
 LANE = "processes"  # see tests/conftest.py
 

@@ -18,19 +18,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from plan_folders import body_of
-from streamed_models import plain_model, residual_model
+from streamed_models import plain_model, residual_model, streamed
 
 from depth import by_day
 from edgeplan import plan_memory
+from edgeplan.chapters.memory.api import held_by_use, write_map
 from edgeplan.chapters.memory.budget import Budget, mib
-from edgeplan.chapters.memory.plan import Planner, RunCores
+from edgeplan.chapters.memory.folders import RunCores
+from edgeplan.chapters.memory.programs import ModelPrograms
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import memory_group as memory_groups
-from edgeplan.measurement.process.memory_group import Limited, NoGroupError, memory_group, run_limited
+from edgeplan.measurement.process.memory_group import Limited, memory_group, run_limited
+from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryUse
+from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import RunSettings, StreamRun, run_apart
 from edgeplan.runs import run
+from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program_file import PROGRAM_BIN, read_head
 from edgeplan.support.workers import ColdRunError
@@ -292,7 +297,7 @@ def test_a_model_that_hands_its_input_on_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "same.onnx"
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     with pytest.raises(ModelError, match="computes nothing: it hands its inputs on") as caught:
-        Planner(path, tmp_path, 1, RunCores((0,), (0,)))
+        ModelPrograms(path, tmp_path, 1, RunCores((0,), (0,)))
     assert caught.value.where == str(path)
 
 
@@ -306,15 +311,6 @@ def test_a_group_is_made_within_the_one_that_holds_this_process(tmp_path: Path, 
     assert not list((tmp_path / "own").iterdir())
 
 
-def _group() -> None:
-    """Skips where there is no memory cgroup."""
-    try:
-        with memory_group():
-            pass
-    except NoGroupError as error:
-        pytest.skip(str(error))
-
-
 def _limited(plan: Path, tmp_path: Path, budget: int) -> Limited:
     (tmp_path / "input").write_bytes(bytes(4 * 3 * 32 * 32))
     gate = tmp_path / "gate"
@@ -322,8 +318,8 @@ def _limited(plan: Path, tmp_path: Path, budget: int) -> Limited:
     return run_limited("edgeplan.measurement.process.streaming", json.dumps({**job, "gate": str(gate)}).encode(), gate, budget)
 
 
+@pytest.mark.usefixtures("groups")
 def test_a_plan_lives_in_its_budget_as_the_system_counts(plan: Path, tmp_path: Path) -> None:
-    _group()
     budget = body_of(plan)["schedule"]["budget_bytes"]
     found = _limited(plan, tmp_path, budget)
     assert found.code == 0, found.stderr
@@ -331,9 +327,30 @@ def test_a_plan_lives_in_its_budget_as_the_system_counts(plan: Path, tmp_path: P
     assert len(StreamRun.model_validate_json(found.stdout).phases[0].run_ms) == 3
 
 
+@pytest.mark.usefixtures("groups")
 def test_a_process_that_takes_more_than_its_limit_is_ended(plan: Path, tmp_path: Path) -> None:
-    _group()
     found = _limited(plan, tmp_path, 256 << 10)
     assert found.code == -signal.SIGKILL
     assert found.failures > 0
     assert not found.stdout
+
+
+def test_a_map_shows_weights_activations_and_what_stays(dnnl: Dnnl, tmp_path: Path) -> None:
+    found = streamed(dnnl, "residual", tmp_path, 4096, (Region(1, 3, 2),))
+    program = found.built.program
+    plan = found.document(bounds.least_bytes(found.workload) + (24 << 10), Mode.back_to_back)
+    held = held_by_use(plan, program)
+    assert set(held) == set(MemoryUse)
+    assert any(h.name.startswith("weights of region") for h in held[MemoryUse.weights])
+    assert not any(h.name.startswith("weights") for h in held[MemoryUse.tensor])
+    for k, step in enumerate(program.steps):
+        there = [h for of in held.values() for h in of if h.lower <= k < h.upper]
+        assert sum(h.size for h in there) <= plan.arena_bytes
+        assert not step.weight_bytes or f"weights of {step.name}" in {h.name for h in there}
+    stay = {k for k, again in enumerate(plan.again) if again == k}
+    assert {h.name for h in held[MemoryUse.stays]} == {f"weights of {plan.steps[k]}" for k in stay}
+    assert all((h.lower, h.upper) == (0, len(plan.steps)) for h in held[MemoryUse.stays])
+    write_map(plan, program, tmp_path / "map.svg")
+    drawn = (tmp_path / "map.svg").read_text()
+    assert all(f">{use}<" in drawn for use in MemoryUse)
+    assert drawn.count("<path") > sum(map(len, held.values()))

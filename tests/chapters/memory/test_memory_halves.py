@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from plan_folders import body_of, changed_plan
 from streamed_models import plain_model
 
 from edgeplan import plan_memory
-from edgeplan.chapters.memory.measuring import halved
-from edgeplan.chapters.memory.plan import MemoryPlanned, RunCores
+from edgeplan.chapters.memory.folders import RunCores
+from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.chapters.memory.studies import StudiedModel
+from edgeplan.chapters.memory.studies import StudiedModel, halved
 from edgeplan.errors import CheckError, FormatError, ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
@@ -26,8 +25,7 @@ from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.program_file import PROGRAM_BIN, read_head
-from edgeplan.runtime.streaming.halves import HALVES_TOLERANCE
-from edgeplan.runtime.streaming.schedules import MemoryPrediction, stored_as
+from edgeplan.runtime.streaming.schedules import HALVES_TOLERANCE, MemoryPrediction, stored_as
 
 LANE = "processes"  # see tests/conftest.py
 Edgeplan = Callable[..., Any]
@@ -129,12 +127,11 @@ def test_kinds_of_weights_that_are_not_known_are_refused(made: MemoryPlanned, mo
     assert "edgeplan plan memory" in (told.value.next_step or "")
 
 
-def test_both_kinds_are_run_in_turns(model: Path, tmp_path: Path) -> None:
+def test_both_kinds_are_run_in_turns(model: Path, tmp_path: Path, cores: RunCores) -> None:
     settings = MemorySettings(
         devices=["cpu-onednn"], models=("vgg19",), settings=("onnxruntime",), shares=(0.5,), threads=1, runs=3,
         halved_model="vgg19", halved_shares=(1e-6, 1.0), halved_pairs=2,
     )  # fmt: skip
-    cores = RunCores.of(sorted(os.sched_getaffinity(0)), 1)
     rows = list(halved(StudiedModel("plain", model, tmp_path, cores, settings), 16 << 20))
     assert [(row["share"], row["setting"]) for row in rows] == [(s, kind) for s in (1e-6, 1.0) for kind in ("f32", "bf16")]
     assert all("is not enough" in row["reason"] for row in rows[:2])

@@ -1,30 +1,30 @@
-"""Plans whose runs take too much, crash or are killed: what is kept of them, and what is told."""
+"""Plans whose runs take too much, crash or are killed, and runs that a limit of memory holds: what is kept, proven and told."""
 
 from __future__ import annotations
 
-import os
 import re
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from edgeplan.chapters.memory import measuring
-from edgeplan.chapters.memory import plan as planning
+from edgeplan.chapters.memory import measuring, programs
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores, TooSmallError
+from edgeplan.chapters.memory.folders import RunCores
+from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, TooSmallError
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.chapters.memory.studies import StudiedModel
+from edgeplan.chapters.memory.studies import StudiedModel, contained
+from edgeplan.cli.memory import summary
 from edgeplan.errors import InfeasibleError
-from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
+from edgeplan.measurement.process import memory_group as memory_groups
+from edgeplan.measurement.process.memory_group import NoCopiesError, run_paying
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.profiling.streaming import RunSettings, StreamProfile, profile_program
+from edgeplan.profiling.streaming import RunSettings, StreamProfile, profile_program, run_apart
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import FINER_NAME, read_folder
 from edgeplan.runtime.native_session import open_session
@@ -37,33 +37,22 @@ LANE = "processes"  # see tests/conftest.py
 _FORGOTTEN = 3 * MIB // 2
 
 
-def _model() -> Graph:
-    """Most of its 13 MiB of weights need not be in memory at a time."""
-    b = GraphBuilder("wide", (1, 3, 32, 32))
-    x = b.maxpool(b.relu(b.conv("input", 16, 3)), 4, 4)
-    x = b.flatten(x)
-    for width in (2048, 512, 512):
-        x = b.relu(b.fc(x, width))
-    return b.build(b.fc(x, 10))
-
-
 @pytest.fixture
-def subject(dnnl: Dnnl, tmp_path: Path) -> StudiedModel:
+def subject(dnnl: Dnnl, tmp_path: Path, wide: Path, cores: RunCores) -> StudiedModel:
     """A small model to be planned."""
     assert dnnl.info.version  # where the library is not there, nothing can be planned
     settings = MemorySettings(
         devices=["cpu-onednn"], models=("vgg19",), settings=("onnxruntime",), shares=(0.5,), threads=1, runs=3
     )
     (tmp_path / "work").mkdir()
-    model = save_onnx(_model(), tmp_path / "wide.onnx")
-    return StudiedModel("wide", model, tmp_path / "work", RunCores.of(sorted(os.sched_getaffinity(0)), 1), settings)
+    return StudiedModel("wide", wide, tmp_path / "work", cores, settings)
 
 
 @pytest.fixture
 def planner(subject: StudiedModel, tmp_path: Path) -> Planner:
     """Its planner."""
     (tmp_path / "planner").mkdir()
-    return Planner(subject.model, tmp_path / "planner", 1, subject.cores, 3)
+    return Planner(programs.ModelPrograms(subject.model, tmp_path / "planner", 1, subject.cores, 3))
 
 
 @pytest.fixture
@@ -74,7 +63,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
         found = profile_program(folder, program, settings)
         return found.model_copy(update={"objects_bytes": found.objects_bytes - _FORGOTTEN})
 
-    monkeypatch.setattr(planning, "profile_program", profiled)
+    monkeypatch.setattr(programs, "profile_program", profiled)
 
 
 def _attempted(subject: StudiedModel, planner: Planner, budget: int) -> tuple[MemoryPlanned | None, dict[str, Any]]:
@@ -88,10 +77,10 @@ def _attempted(subject: StudiedModel, planner: Planner, budget: int) -> tuple[Me
 @pytest.mark.long
 @pytest.mark.usefixtures("forgetful")
 def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner, tmp_path: Path) -> None:
-    budget, folder = planner.least_bytes() + 3 * _FORGOTTEN, tmp_path / "plan"
+    budget, folder = planner.programs.least_bytes() + 3 * _FORGOTTEN, tmp_path / "plan"
     made = planner.write(budget, Mode.back_to_back, folder)
     assert made.run.peak_over_idle <= budget
-    profiled = {candidate.form: candidate.objects_bytes for candidate in planner._candidates.values()}
+    profiled = {candidate.form: candidate.objects_bytes for candidate in planner.programs.profiled.values()}
     stored = read_folder(folder)
     assert stored.predicted(MemoryPrediction).profile["objects_bytes"] > profiled[made.candidate.form] + MIB
     assert stored.scheduled(MemorySchedule).budget_bytes == budget
@@ -102,7 +91,7 @@ def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner,
 def test_a_budget_that_runs_exceed_is_named_as_it_was_given_and_not_proven_too_small(
     subject: StudiedModel, planner: Planner, tmp_path: Path
 ) -> None:
-    budget = planner.least_bytes() + MIB // 2
+    budget = planner.programs.least_bytes() + MIB // 2
     with pytest.raises(InfeasibleError, match="more than was profiled") as told:
         planner.write(budget, Mode.back_to_back, tmp_path / "plan")
     assert told.value.what.startswith(f"{mib(budget)} is not enough: the least is ")
@@ -132,24 +121,20 @@ def test_the_budget_that_is_advised_holds_where_runs_take_more_than_was_profiled
 def test_what_is_needed_is_told_where_it_is_proven(subject: StudiedModel, planner: Planner) -> None:
     made, row = _attempted(subject, planner, MIB)
     assert made is None
-    assert row["needed"] == planner.least_bytes()
+    assert row["needed"] == planner.programs.least_bytes()
     assert "proven" in row["reason"]
 
 
 def test_a_run_that_crashes_has_no_right_outputs(subject: StudiedModel, planner: Planner) -> None:
-    planner.cores = RunCores((1 << 20,), (1 << 20,))  # the process that runs plans may use no such processor
+    planner.programs.cores = RunCores((1 << 20,), (1 << 20,))  # the process that runs plans may use no such processor
     made, row = _attempted(subject, planner, 64 * MIB)
     assert made is None
     assert row["equal"] == 0
     assert "exit code 1" in row["reason"]
 
 
+@pytest.mark.usefixtures("groups")
 def test_a_run_that_is_killed_had_a_failed_allocation(subject: StudiedModel, planner: Planner, tmp_path: Path) -> None:
-    try:
-        with memory_group():
-            pass
-    except NoGroupError as error:
-        pytest.skip(str(error))
     made = planner.write(64 * MIB, Mode.back_to_back, tmp_path / "plan")
     row = measuring._limited(subject, planner, replace(made, budget=256 << 10), (1.0, 1.0))
     assert "SIGKILL" in row["reason"]
@@ -160,7 +145,7 @@ def test_a_run_that_is_killed_had_a_failed_allocation(subject: StudiedModel, pla
 
 def test_chosen_schedules_are_as_good_as_fresh_plans_and_no_budget_is_refused(subject: StudiedModel, planner: Planner) -> None:
     made = planner.write(64 * MIB, Mode.back_to_back, subject.work / "plan")
-    finest = planner.candidate(min(planner.forms, key=planner._least))
+    finest = planner.programs.candidate(planner.programs.finest)
     cuts = {len(candidate.program.step_names): candidate for candidate in (finest, made.candidate)}
     heads = [read_head(folder / PROGRAM_BIN) for folder in (made.folder, made.folder / FINER_NAME) if folder.exists()]
     stored = [schedule.budget_bytes for head in heads for schedule in head.schedules[1:]]
@@ -173,3 +158,68 @@ def test_chosen_schedules_are_as_good_as_fresh_plans_and_no_budget_is_refused(su
                 over.append(predicted_ms / fresh.predicted_ms)
     # three layers of megabytes: a budget gains one or none, and step times that others' work disturbed move every bound
     assert np.mean(np.array(over) <= 1.05) >= 0.5
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_budget_is_held_where_the_group_pays_for_the_library(planner: Planner, tmp_path: Path) -> None:
+    made = planner.write(40 * MIB, Mode.back_to_back, tmp_path / "plan")
+    assert not made.proof.reason
+    assert made.proof.holds
+    assert made.proof.limit_bytes <= made.proof.idle_bytes + made.budget
+    needed = set(made.candidate.profile.running[::2])
+    assert needed
+    assert made.proof.taken_bytes > made.document.arena_bytes + 4096 * sum(made.candidate.profile.running[1::2]) // 2
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("groups")
+def test_runs_in_containers_are_rows_and_kills_count(planner: Planner, tmp_path: Path) -> None:
+    runs = pd.DataFrame(contained(planner, tmp_path, 60 * MIB, 0.3))
+    assert runs.groupby("setting").size().to_dict() == {"least": 3, "30 %": 3}
+    assert ((runs["failures"] == 0) & (runs["major_faults"] == 0)).sum() >= 5
+    assert (runs["peak"] <= runs["budget"]).all()
+    planner.hold_total()
+    made = planner.write(64 * MIB, Mode.back_to_back, tmp_path / "plan")
+    killed = planner.prover(made.run.files).contained(made.folder, 8 * MIB)
+    assert killed.ended
+    assert not killed.holds
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("groups")
+def test_the_least_limit_that_the_process_starts_in_is_found(planner: Planner) -> None:
+    made = planner.programs.candidate(planner.programs.forms[0])
+    prover = planner.prover(run_apart(made.folder, [None], planner.programs.settings(2)).files)
+    low = 2 * MIB
+    assert not prover.contained(made.folder, low).idle_bytes
+    found = prover.least_start(made.folder, low)
+    assert low < found < 64 * MIB
+    assert prover.contained(made.folder, found + 8 * MIB).idle_bytes
+
+
+def test_what_cannot_be_proven_is_told(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise NoCopiesError("copies of libraries stay in the page cache")
+
+    monkeypatch.setattr(memory_groups, "copied", refused)
+    made = planner.write(40 * MIB, Mode.back_to_back, tmp_path / "plan")
+    (line,) = [line for line in summary(made) if "held to it" in line]
+    assert line.endswith("not proven from outside: copies of libraries stay in the page cache")
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_file_of_a_process_in_a_group_is_a_copy_that_the_group_pays_for(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(bytes(8 * MIB))
+    data.read_bytes()  # this process has it in memory, and has paid for it
+    gate = tmp_path / "gate"
+    code = (
+        "import os, sys, time\n"
+        "sys.stderr.write('ready\\n'); sys.stderr.flush()\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+        f"print(len(open({str(data)!r}, 'rb').read()))\n"
+    )
+    (tmp_path / "copies").mkdir()
+    paid = run_paying([sys.executable, "-S", "-c", code], b"", gate, [str(data)], tmp_path / "copies", limit=128 * MIB)
+    assert (paid.code, paid.stdout.strip()) == (0, str(8 * MIB).encode())
+    assert paid.peak_bytes - paid.idle_bytes > 12 * MIB  # what it holds, and the page cache

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +15,19 @@ import pandas as pd
 import pytest
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.memory import phonelike
-from edgeplan.chapters.memory.bench import ModelBench
+from edgeplan.chapters.memory import turns as taking_turns
 from edgeplan.chapters.memory.budget import MIB
+from edgeplan.chapters.memory.folders import RunCores
 from edgeplan.chapters.memory.frugal import KILLED, frugal
 from edgeplan.chapters.memory.measuring import Needs, RowsPart, parts_of
-from edgeplan.chapters.memory.phonelike import Slowing, busy, slowed
-from edgeplan.chapters.memory.plan import MemoryPlanned, RunCores
-from edgeplan.chapters.memory.same_memory import ON_DEMAND, same_memory
+from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.single_layers import LAYERS, single_layers
 from edgeplan.chapters.memory.stages import memory as stage
-from edgeplan.chapters.memory.studies import StudiedModel
-from edgeplan.chapters.memory.turns import Turn, computing_ms, in_turns, known, resident_run
+from edgeplan.chapters.memory.studies import ON_DEMAND, ModelBench, StudiedModel, same_memory
+from edgeplan.chapters.memory.turns import Slowing, Turn, busy, computing_ms, in_turns, known, resident_run, slowed
 from edgeplan.chapters.params import load_params
-from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import read_ahead
-from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.profiling.streaming import StreamRun
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.frames import read_parquet
@@ -40,17 +37,8 @@ LANE = "processes"  # see tests/conftest.py
 ROOT = Path(__file__).parents[3]
 
 
-def _save(path: Path) -> None:
-    """Most of its 13 MiB of weights need not be in memory at a time."""
-    b = GraphBuilder("wide", (1, 3, 32, 32))
-    x = b.flatten(b.maxpool(b.relu(b.conv("input", 16, 3)), 4, 4))
-    for width in (2048, 512, 512):
-        x = b.relu(b.fc(x, width))
-    save_onnx(b.build(b.fc(x, 10)), path)
-
-
 @pytest.fixture(scope="module")
-def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> ModelBench:
+def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory, wide: Path, cores: RunCores) -> ModelBench:
     """A small model on the bench, with a stock engine that was measured; what one test planned serves the others."""
     assert dnnl.info.version  # where the library is not there, nothing can be planned
     settings = MemorySettings(
@@ -59,18 +47,20 @@ def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> ModelBench:
         frugal_mib=(1.0, 64.0), single_layers=("conv3x3-64-14x14", "fc-512-512"),
     )  # fmt: skip
     work = tmp_path_factory.mktemp("bench") / "wide"
-    subject = StudiedModel("wide", work / "wide.onnx", work, RunCores.of(sorted(os.sched_getaffinity(0)), 1), settings)
-    return ModelBench(subject, _save, {"onnxruntime": {"peak": 40.0 * MIB, "median_ms": 2.0}})
+    subject = StudiedModel("wide", work / "wide.onnx", work, cores, settings)
+    return ModelBench(subject, partial(shutil.copyfile, wide), {"onnxruntime": {"peak": 40.0 * MIB, "median_ms": 2.0}})
 
 
 @pytest.fixture(scope="module")
 def made(bench: ModelBench) -> MemoryPlanned:
     """A plan of it that reads most of its weights."""
-    return bench.plan(bench.planner.least_bytes() + 6 * MIB)  # another test may have dropped pages that its run then pays for
+    return bench.plan(
+        bench.planner.programs.least_bytes() + 6 * MIB
+    )  # another test may have dropped pages that its run then pays for
 
 
 def test_a_plan_and_all_weights_in_memory_take_turns_in_one_session(bench: ModelBench, made: MemoryPlanned) -> None:
-    turns = in_turns(made.candidate, made.document.model_dump(), bench.planner, 3)
+    turns = in_turns(made.candidate, made.document.model_dump(), bench.planner.programs, 3)
     assert len(turns.turns) == 3
     assert {turn.session for turn in turns.turns} == {0}
     assert len(turns.digests) == 1, "outputs are those with all weights in memory"
@@ -97,7 +87,7 @@ def test_sessions_end_once_the_median_is_known() -> None:
 
 def test_steps_that_are_prolonged_take_as_much_longer(bench: ModelBench, made: MemoryPlanned) -> None:
     steps = len(made.candidate.program.step_names)
-    found = resident_run(made.candidate, bench.planner, 3, [5_000_000] * steps)
+    found = resident_run(made.candidate, bench.planner.programs, 3, [5_000_000] * steps)
     assert min(computing_ms(found.phases)) >= 5
 
 
@@ -106,17 +96,17 @@ def test_a_processor_is_slowed_until_computing_takes_as_long_as_it_should(
     bench: ModelBench, made: MemoryPlanned, monkeypatch: pytest.MonkeyPatch, native: float, rate: float, wanted: float
 ) -> None:
     profile = made.candidate.profile
-    measured = resident_run(made.candidate, bench.planner, 3)
+    measured = resident_run(made.candidate, bench.planner.programs, 3)
 
-    def run(_candidate: object, _planner: object, _runs: int, slowed_ns: Sequence[int]) -> StreamRun:
+    def run(_candidate: object, _programs: object, _runs: int, slowed_ns: Sequence[int]) -> StreamRun:
         """A machine whose times do not change, but are not those of the profile."""
         added = slowed_ns or [0] * len(profile.compute_ms)
         steps = tuple(native * ms + ns / 1e6 for ms, ns in zip(profile.compute_ms, added, strict=True))
         phase = measured.phases[0].model_copy(update={"step_ms": (steps, steps)})
         return measured.model_copy(update={"phases": (phase,), "bytes_per_ms": (rate * profile.bytes_per_ms,)})
 
-    monkeypatch.setattr(phonelike, "resident_run", run)
-    slowing = Slowing(made.candidate, bench.planner, wanted)
+    monkeypatch.setattr(taking_turns, "resident_run", run)
+    slowing = Slowing(made.candidate, bench.planner.programs, wanted)
     slowed_ns = slowing.prolonged_ns(())
     if wanted > 1:
         assert slowing.reached == pytest.approx(wanted, abs=0.1)
@@ -140,9 +130,9 @@ def test_the_slowed_plan_stands_beside_all_in_memory_and_engines_slowed_alike(be
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other core")
 def test_a_loop_keeps_the_other_core_busy(bench: ModelBench, made: MemoryPlanned, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
-    before = phonelike.background_load
+    before = taking_turns.background_load
     monkeypatch.setattr(
-        phonelike, "background_load", lambda core, percent: loaded.append((core, percent)) or before(core, percent)
+        taking_turns, "background_load", lambda core, percent: loaded.append((core, percent)) or before(core, percent)
     )
     rows = list(busy(bench.subject, bench.planner, made))
     assert loaded == [(bench.subject.cores.reader[0], 100)]
@@ -155,12 +145,8 @@ def test_without_another_core_nothing_is_kept_busy(bench: ModelBench, made: Memo
     assert [row["reason"] for row in busy(alone, bench.planner, made)] == ["there is no other core"]
 
 
+@pytest.mark.usefixtures("groups")
 def test_picks_for_little_memory_run_free_and_are_killed_where_they_do_not_fit(bench: ModelBench) -> None:
-    try:
-        with memory_group():
-            pass
-    except NoGroupError as error:
-        pytest.skip(str(error))
     rows = pd.DataFrame(frugal(bench.subject, bench.planner)).set_index(["setting", "budget"])
     free = rows[rows.index.get_level_values("budget").isna()].droplevel("budget")
     assert set(free.index) == {"onnxruntime", "onnxruntime-offline", "edgeplan-mapped", "edgeplan"}
@@ -173,14 +159,10 @@ def test_picks_for_little_memory_run_free_and_are_killed_where_they_do_not_fit(b
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("groups")
 def test_mapped_weights_are_run_again_by_another_read_ahead(
     bench: ModelBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    try:
-        with memory_group():
-            pass
-    except NoGroupError as error:
-        pytest.skip(str(error))
     monkeypatch.setattr(read_ahead, "_DISKS", tmp_path)  # a file stands for the system's: others may measure on this disk
     file = read_ahead.read_ahead_file(bench.subject.work)
     file.parent.mkdir()

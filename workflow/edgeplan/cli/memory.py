@@ -17,7 +17,7 @@ from edgeplan.cli.times import milliseconds
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.profiling.streaming import StreamProfile
-from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE, Stored
+from edgeplan.runtime.streaming.schedules import F32, HALVES_TOLERANCE, Stored
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 

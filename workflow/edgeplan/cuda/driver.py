@@ -5,11 +5,19 @@ Modules are loaded when a processor is opened: where no NVIDIA driver is, nothin
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import re
+import threading
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, StoreError
+from edgeplan.opencl.building import ProgramSource, variant
+from edgeplan.support.files import state_folder, write_atomically
 
 #: What to do about an error of the driver, by the end of its name (CUDA_ERROR_...).
 _NEXT_STEPS = {
@@ -122,3 +130,248 @@ def _bindings() -> tuple[Any, Any]:
         name = code.name.removeprefix("CUDA_ERROR_")
         raise DeviceError(f"cuInit reports {name}", where="the NVIDIA driver", next_step=_NEXT_STEPS.get(name, _AGAIN))
     return api, nvrtc
+
+
+_OPEN: dict[tuple[int, int], GpuContext] = {}
+_LOCK = threading.Lock()
+_DIGEST_BYTES = 32
+_KERNEL = re.compile(r"__kernel\s+void\s+(\w+)\s*\(")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--diag-suppress=2473")
+
+
+@cache
+def translated(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
+    """Return a kernel file of `opencl/sources` with its macros, as CUDA C++."""
+    found = variant(source, defines)
+    options = (*_OPTIONS, *(option for option in found.options if option.startswith("-D")))
+    return ProgramSource(name=found.name, text=_prelude() + found.text, options=options)
+
+
+@cache
+def _prelude() -> str:
+    return Path(__file__).with_name("prelude.h").read_text(encoding="utf-8")
+
+
+@cache
+def merged(sources: tuple[ProgramSource, ...]) -> ProgramSource:
+    """Return one program with the kernels of several translated sources, each kernel under its name in it (`merged_name`).
+
+    Each source has a namespace and its own macros, which end with it; a driver loads the whole as one module.
+    """
+    prelude, parts = _prelude(), []
+    lasting = set(_MACRO.findall(prelude))
+    for number, source in enumerate(sources):
+        text = source.text.removeprefix(prelude)
+        given = [option.removeprefix("-D").partition("=") for option in source.options if option.startswith("-D")]
+        kernels = [(name, "", merged_name(name, number)) for name in _KERNEL.findall(text)]
+        own = [*_MACRO.findall(text), *(name for name, _, _ in (*given, *kernels))]
+        begin = "".join(f"#define {name} {value}\n" for name, _, value in (*given, *kernels))
+        end = "".join(f"#undef {name}\n" for name in dict.fromkeys(own) if name not in lasting)
+        parts.append(f"{begin}namespace source_{number} {{\n{text}\n}}\n{end}")
+    return ProgramSource(name=f"{len(sources)} sources", text=prelude + "".join(parts), options=_OPTIONS)
+
+
+def merged_name(kernel: str, number: int) -> str:
+    """Return the name of a kernel in a merged program."""
+    return f"{kernel}_of_{number}"
+
+
+class Modules:
+    """Modules hold the kernels of one context, compiled at most once on a machine.
+
+    Attributes:
+        codes: machine code of the sources that `load` and `compile` were given.
+
+    The context is current; code that a driver of another identity was given is not loaded.
+    """
+
+    def __init__(self, driver: Driver, architecture: str, identity: str) -> None:
+        self._driver, self._architecture, self._identity = driver, architecture, identity
+        self._loaded: dict[ProgramSource, Any] = {}
+        self._places: dict[ProgramSource, tuple[ProgramSource, int]] = {}  # of sources in merged programs
+        self._replaced: list[Any] = []
+        self._lock = threading.Lock()
+        self.codes: dict[ProgramSource, bytes] = {}
+
+    @property
+    def target(self) -> str:
+        """Return the architecture and the driver that code is for."""
+        return f"{self._architecture}; {self._identity}"
+
+    def function(self, asked: ProgramSource, name: str) -> Any:
+        """Return a kernel of a source."""
+        if asked in self._places:
+            asked, number = self._places[asked]
+            name = merged_name(name, number)
+        with self._lock:
+            if asked not in self._loaded:
+                self._loaded[asked] = self._driver.call("cuModuleLoadData", self._code(asked))
+        return self._driver.call("cuModuleGetFunction", self._loaded[asked], name.encode())
+
+    def take_from(self, whole: ProgramSource, sources: Sequence[ProgramSource]) -> None:
+        """Take the kernels of sources from a merged program from now on."""
+        self._places.update({source: (whole, number) for number, source in enumerate(sources)})
+
+    def load(self, asked: ProgramSource, code: bytes) -> None:
+        """Load machine code of a source that an earlier process compiled."""
+        with self._lock:
+            earlier = self._loaded.get(asked)
+            self._loaded[asked] = self._driver.call("cuModuleLoadData", code)
+            self.codes[asked] = code
+            if earlier is not None:
+                self._replaced.append(earlier)  # kernels that were made from it may still run
+
+    def compile(self, asked: ProgramSource) -> None:
+        """Compile a source, whatever was kept of it, and load it."""
+        self.load(asked, self._fresh(asked))
+
+    def code_of(self, asked: ProgramSource) -> bytes:
+        """Return the machine code of a source, compiled now if it was not."""
+        with self._lock:
+            if asked not in self.codes:
+                self.codes[asked] = self._fresh(asked)
+            return self.codes[asked]
+
+    def close(self) -> None:
+        """Unload all; no kernel runs any more."""
+        while self._loaded or self._replaced:
+            module = self._replaced.pop() if self._replaced else self._loaded.popitem()[1]
+            self._driver.call("cuModuleUnload", module)
+
+    def _code(self, asked: ProgramSource) -> bytes:
+        parts = (asked.text, *self._options(asked), self._driver.compiler, self._identity)
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        path, kept = None, b""
+        with contextlib.suppress(StoreError, OSError):  # it is compiled, then
+            path = state_folder() / "cuda" / f"{key}.cubin"
+            kept = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(kept[_DIGEST_BYTES:]).digest() == kept[:_DIGEST_BYTES]:
+            return kept[_DIGEST_BYTES:]
+        code = self._fresh(asked)
+        if path is not None:
+            _keep(path, hashlib.sha256(code).digest() + code)
+        return code
+
+    def _options(self, asked: ProgramSource) -> list[str]:
+        return [f"--gpu-architecture={self._architecture}", *asked.options]
+
+    def _fresh(self, asked: ProgramSource) -> bytes:
+        code = self._driver.compiled(asked.name, asked.text, self._options(asked))
+        if not code:
+            raise DeviceError("NVRTC gave no code", where=asked.name, next_step="install another version of nvidia-cuda-nvrtc")
+        return code
+
+
+def _keep(path: Path, content: bytes) -> None:
+    with contextlib.suppress(StoreError, OSError):  # it is compiled again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda file: file.write_bytes(content))
+
+
+def gpu_name(driver: Driver, device: int) -> str:
+    """Return the name of a GPU, such as "NVIDIA H200"."""
+    return bytes(driver.call("cuDeviceGetName", 96, device)).split(b"\0")[0].decode(errors="replace")
+
+
+class GpuContext:
+    """A context is that of a GPU, or of a slice of one: a green context. `shared` opens it, and each `close` ends one use.
+
+    It has so many units, multiprocessors, and is a slice where it is a green context.
+    """
+
+    def __init__(self, driver: Driver, device: int, multiprocessors: int) -> None:
+        self.driver, self.is_slice, self._key, self._users = driver, bool(multiprocessors), (device, multiprocessors), 0
+        self._device = driver.call("cuDeviceGet", device)
+        self.name = gpu_name(driver, self._device)
+        driver.name = self.name
+        self._retained = driver.call("cuDevicePrimaryCtxRetain", self._device)
+        self._green: Any = None
+        try:
+            driver.call("cuCtxSetCurrent", self._retained)
+            self._current, self.units = self._retained, self.attribute("MULTIPROCESSOR_COUNT")
+            if multiprocessors:
+                self._current, self.units = self._sliced(multiprocessors)
+            major, minor = (self.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+            self.version = int(driver.call("cuDriverGetVersion"))
+            self.modules = Modules(driver, f"sm_{major}{minor}", f"{self.name} {self.version}")
+        except BaseException:
+            self._end()
+            raise
+
+    @classmethod
+    def shared(cls, driver: Driver, device: int, multiprocessors: int) -> GpuContext:
+        """Return the open context of a GPU or a slice, opened now if it is not, and current for the calling thread."""
+        with _LOCK:
+            key = device, multiprocessors
+            found = _OPEN.get(key) or cls(driver, device, multiprocessors)
+            found.use()
+            _OPEN[key] = found
+            return found
+
+    def enter(self) -> None:
+        """Make it current for the calling thread."""
+        self.driver.call("cuCtxSetCurrent", self._current)
+
+    def use(self) -> None:
+        """Begin one use, in the calling thread."""
+        self.enter()
+        self._users += 1
+
+    def attribute(self, name: str) -> int:
+        """Return a number of the GPU by the end of its name (CU_DEVICE_ATTRIBUTE_...)."""
+        attribute = getattr(self.driver.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.driver.call("cuDeviceGetAttribute", attribute, self._device))
+
+    def stream(self) -> Any:
+        """Make a queue of its own."""
+        flag = self.driver.api.CUstream_flags.CU_STREAM_NON_BLOCKING
+        if self._green is None:
+            return self.driver.call("cuStreamCreate", flag)
+        return self.driver.call("cuGreenCtxStreamCreate", self._green, flag, 0)
+
+    def _sliced(self, wanted: int) -> tuple[Any, int]:
+        """A slice as the current context, and its multiprocessors."""
+        driver, api, units = self.driver, self.driver.api, self.units
+        if wanted > units:
+            raise DeviceError(
+                f"{wanted} multiprocessors are more than the {units} of {driver.name}",
+                where="the device file, field options",
+                next_step=f"multiprocessors: '{units // 8 * 8}' or fewer",
+            )
+        whole = driver.call("cuDeviceGetDevResource", self._device, api.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
+        groups, _, _ = driver.call("cuDevSmResourceSplitByCount", 1, whole, 0, wanted)
+        given = int(groups[0].sm.smCount)
+        if given != wanted:
+            raise DeviceError(
+                f"{driver.name} has no slices of {wanted} multiprocessors", where="the device file, field options",
+                next_step=f"multiprocessors: '{given}'",
+            )  # fmt: skip
+        described = driver.call("cuDevResourceGenerateDesc", [groups[0]], 1)
+        flag = api.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+        self._green = driver.call("cuGreenCtxCreate", described, self._device, flag)
+        current = driver.call("cuCtxFromGreenCtx", self._green)
+        driver.call("cuCtxSetCurrent", current)
+        return current, given
+
+    def close(self) -> None:
+        """End one use; after the last one nothing of it is left."""
+        with _LOCK:
+            self._users -= 1
+            if self._users == 0:
+                del _OPEN[self._key]
+                self._end()
+
+    def _end(self) -> None:
+        for step in self._endings():
+            with contextlib.suppress(DeviceError, AttributeError):  # it was said where it mattered, or was never opened
+                step()
+
+    def _endings(self) -> Iterator[Any]:
+        driver = self.driver
+        if hasattr(self, "modules"):
+            yield self.modules.close
+        if self._green is not None:
+            yield lambda: driver.call("cuCtxSetCurrent", self._retained)
+            yield lambda: driver.call("cuGreenCtxDestroy", self._green)
+        yield lambda: driver.call("cuDevicePrimaryCtxRelease", self._device)

@@ -23,8 +23,7 @@ import numpy.typing as npt
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.building import ProgramSource
-from edgeplan.opencl.launch import Packing
-from edgeplan.opencl.transforms import packed
+from edgeplan.opencl.launch import Packing, packed
 from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
 from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace

@@ -55,7 +55,7 @@ class Step(msgspec.Struct, frozen=True):
             that multiplies before it resets), rnn, transpose, reshape, matmul, mix (a product with a matrix that follows from
             the settings: `axis_matrices`), compiled (a kernel of `runtime.kernels` with the block of numbers of `blocks`; its
             weights are called by their place, `operand_1`), constant (a weight that is an output), rows (of a table in the
-            file: `runtime.streaming.rows`), int8_conv, int8_fc, int8_pool and int8_line (in eight bits: `runtime.eight_bits`).
+            file: `runtime.streaming.build`), int8_conv, int8_fc, int8_pool and int8_line (in eight bits: `runtime.eight_bits`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
         weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;

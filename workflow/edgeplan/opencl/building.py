@@ -76,10 +76,7 @@ def sources_digest() -> str:
 class Programs:
     """Programs are built for one context and kept.
 
-    Args:
-        context: context of pyopencl.
-        options: options that the device was found by.
-        apart: whether what was never built is first built in a process of its own; not where this process is one.
+    What was never built is first built in a process of its own (`apart`), unless this process is one.
     """
 
     def __init__(self, context: Any, options: OpenclOptions, *, apart: bool = True) -> None:

@@ -22,7 +22,7 @@ from edgeplan.opencl.launch import (
     Packing,
     UsefulWork,
 )
-from edgeplan.opencl.tiles import (
+from edgeplan.opencl.spaces import (
     CPU_VECTOR,
     DEPTHWISE_ROWS,
     GROUP_TILES,

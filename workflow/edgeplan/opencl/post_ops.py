@@ -50,12 +50,7 @@ def _per_channel(shape: Shape, output: Shape) -> bool:
 
 
 def arguments(step: Step, shapes: Mapping[str, Shape]) -> tuple[Argument, ...]:
-    """Return the kernel's arguments for the post-operations of a step (`POSTS_PARAMETERS`).
-
-    Args:
-        step: with at most `MOST` post-operations that `refusal` lets pass.
-        shapes: shape of every tensor.
-    """
+    """Return the kernel's arguments for the post-operations of a step (`POSTS_PARAMETERS`)."""
     kinds, given = 0, []
     for index in range(MOST):
         post = step.post_ops[index] if index < len(step.post_ops) else PostOp("none")

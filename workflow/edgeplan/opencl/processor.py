@@ -10,20 +10,21 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import ModelError
+from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import ProgramSource
-from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, device_numbers
+from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, device_numbers, packed
 from edgeplan.opencl.spaces import tensor_of
-from edgeplan.opencl.transforms import packed
-from edgeplan.runtime.executable import Executable
+from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.partitioned.crossing import is_view
-from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Region, Shapes
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.transform import folded
 
-_FLOAT_BYTES = 4
+#: How long the host, and kernels that wait for it, wait before they give up.
+LIMIT_SECONDS = 20.0
+FLOAT_BYTES = 4
 
 
 class OpenclDispatcher(Dispatcher):
@@ -97,7 +98,7 @@ class DispatchingProcessor(Processor):
         if found.packing.elements:
             values = packed(found.packing, folded(step, executable.read(index)))
         memories = self._memories_of(executable, values, found.workspace_elements)
-        commands = tuple(self._command(launch, _arguments(program, step, launch, memories)) for launch in found.launches)
+        commands = tuple(self.command(launch, _arguments(program, step, launch, memories)) for launch in found.launches)
         return Kernel(found.implementation, commands, found.features())
 
     def joined(self, kernels: Sequence[Kernel]) -> Kernel:
@@ -123,13 +124,9 @@ class DispatchingProcessor(Processor):
     @classmethod
     @abstractmethod
     def open_late(cls, options: Mapping[str, str], block: int, vector: int = 0, *, profiling: bool = False) -> Self:
-        """Open the processor for kernels that are made late: nothing is tried or run ahead.
+        """Open the processor as `open` does for kernels that are made late: nothing is tried or run ahead.
 
-        Args:
-            options: of the device file.
-            block: channels of a block of activations.
-            vector: floats of a vector of the kernels that were planned; 0: as the options say.
-            profiling: whether it is to note when kernels begin and end (`spans`).
+        Kernels were planned with vectors of so many floats (`vector`); 0: as the options say.
         """
 
     @property
@@ -156,8 +153,7 @@ class DispatchingProcessor(Processor):
     def merged(self, sources: Sequence[ProgramSource]) -> ProgramSource | None:
         """Return one program with the kernels of several sources, which `code_of`, `compile` and `load` take as any other.
 
-        Returns:
-            None where the driver's programs stay apart.
+        None where the driver's programs stay apart.
         """
         del sources
         return None
@@ -200,17 +196,31 @@ class DispatchingProcessor(Processor):
     def enqueue_read(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
         """Have the queue copy a place in memory from `own_memory` to an array of the host, filled once it has finished."""
 
-    def command(self, launch: Launch, arguments: Sequence[Any]) -> object:
+    @abstractmethod
+    def command(self, launch: Launch, arguments: Sequence[Any]) -> Any:
         """Return a launch with its arguments in place: memory as the processor gave it, numbers of 32 bits."""
-        return self._command(launch, arguments)
 
     @abstractmethod
     def _memories_of(self, executable: Executable, weights: npt.NDArray[np.float32], workspace: int) -> Mapping[Memory, Any]:
         """Return the memory that kernels are given: packed weights, and so many elements between the launches of a step."""
 
+    def enqueue_in(self, buffer: Buffer, region: Region) -> None:
+        """Have the queue move a region to the device's copy; see `Processor`."""
+        self._move(buffer, region, inwards=True)
+
+    def enqueue_out(self, buffer: Buffer, region: Region) -> None:
+        """Have the queue move a region to the host's copy; see `Processor`."""
+        self._move(buffer, region, inwards=False)
+
     @abstractmethod
-    def _command(self, launch: Launch, arguments: Sequence[Any]) -> object:
-        """Return a launch of a kernel with its arguments in place."""
+    def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
+        """Have the queue move a region of memory from `allocate` between its two copies."""
+
+    def _error(self, what: str, next_step: str) -> DeviceError:
+        return DeviceError(what, where=self._capabilities.name, next_step=next_step)
+
+    def _not_allocated(self, what: str, next_step: str) -> DeviceError:
+        return self._error(f"{what} in memory that this processor has not allocated", next_step)
 
 
 def _arguments(program: Program, step: Step, launch: Launch, memories: Mapping[Memory, Any]) -> list[Any]:
@@ -220,7 +230,7 @@ def _arguments(program: Program, step: Step, launch: Launch, memories: Mapping[M
         if isinstance(argument, Memory):
             given.append(memories[argument])
         elif isinstance(argument, ArenaOffset):
-            given.append(np.int32(program.offsets[tensor_of(step, argument.role)] // _FLOAT_BYTES + argument.extra))
+            given.append(np.int32(program.offsets[tensor_of(step, argument.role)] // FLOAT_BYTES + argument.extra))
         else:
             given.append(np.float32(argument) if isinstance(argument, float) else np.int32(argument))
     return given

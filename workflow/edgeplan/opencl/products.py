@@ -1,4 +1,4 @@
-"""Chooses kernels for what transformers have beside linear layers: products of two activations, and normalised rows."""
+"""Chooses kernels for products, fully connected steps and those of two activations, and for normalised rows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,113 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
-from edgeplan.opencl.spaces import LackingError, Layouts, Shapes, Space, activation, by_row, dispatched, is_blocked
-from edgeplan.opencl.tiles import FEW_ROWS, ceil, group_tile, grouped
+from edgeplan.opencl import post_ops
+from edgeplan.opencl.launch import (
+    ArenaOffset,
+    Argument,
+    DeviceNumbers,
+    Dispatch,
+    GpuNumbers,
+    Launch,
+    Memory,
+    Packing,
+    UsefulWork,
+)
+from edgeplan.opencl.spaces import (
+    FEW_ROWS,
+    GROUP_TILES,
+    ROW_GROUP,
+    ROW_TILES,
+    TILES,
+    GroupTile,
+    LackingError,
+    Layouts,
+    Shapes,
+    Space,
+    Tile,
+    activation,
+    by_row,
+    ceil,
+    dispatched,
+    group_tile,
+    grouped,
+    is_blocked,
+    weighted,
+)
+from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
+_IMAGE_RANK = 4
 #: Rows and vectors of columns of a work item.
 _TILE = (4, 1)
 #: Columns of the widest work group, and up to which narrower ones are taken.
 _WIDE, _NARROW = 64, 32
 _BATCH_AXES = 2
+
+
+def fc_refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
+    """Return why there are no kernels for a fully connected step, or ""."""
+    source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
+    if len(target) == _IMAGE_RANK:
+        return "a fully connected step with an output of 4 axes"
+    if layouts[step.inputs[0]] not in (BLOCKED, NCHW) and not same_bytes(source, layouts[step.inputs[0]], NCHW, numbers.block):
+        return f"an input in the layout {layouts[step.inputs[0]]}"
+    return post_ops.refusal(step, shapes, layouts, numbers.block)
+
+
+def fc(
+    step: Step,
+    shapes: Shapes,
+    layouts: Layouts,
+    numbers: DeviceNumbers,
+    leading: int = 0,
+    tile: Tile | None = None,
+) -> Dispatch:
+    """Return the kernel of a fully connected step that `fc_refusal` lets pass: (rows, inner) to (rows, columns).
+
+    An input of 4 axes is flattened to one row for each image. The tile is rows and vectors of columns of a work item; None for
+    those that are fastest as measured. `leading`: see `dispatch`.
+    """
+    source, columns = shapes[step.inputs[0]], shapes[step.outputs[0]][-1]
+    flat = len(source) == _IMAGE_RANK
+    channels, pixels, block = (source[1], math.prod(source[2:]), 1) if flat else (source[-1], 1, 1)
+    if flat and layouts[step.inputs[0]] == BLOCKED:
+        block = numbers.block
+    rows, inner = source[0] if flat else math.prod(source[:-1]), ceil(channels, block) * block * pixels
+    if tile is None and isinstance(numbers, GpuNumbers):
+        product = (rows, inner, columns, leading or columns)
+        flattened = {"transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
+        return _fc_grouped(product, post_ops.arguments(step, shapes), numbers, flattened)
+    tile = tile or (ROW_TILES if rows == 1 else TILES)[numbers.vector]
+    height, width = tile[0], tile[1] * numbers.vector
+    tiles = ceil(columns, width)
+    items = ceil(rows, height)
+    given = (rows, inner, columns, leading or columns, tiles, *post_ops.arguments(step, shapes))
+    launch = weighted("linear", tile, (items, tiles), numbers, given)
+    sizes = {"columns": width, "transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
+    work = UsefulWork(rows, columns, items * height, tiles * width, inner)
+    packing = Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes))
+    return Dispatch("linear", (launch,), (height, width), work, numbers.units, packing)
+
+
+def _fc_grouped(
+    given: tuple[int, int, int, int], posts: tuple[Argument, ...], numbers: DeviceNumbers, flattened: dict[str, int]
+) -> Dispatch:
+    """Return the kernel of work groups: of tiles in local memory, or of slices of what is summed over where rows are few."""
+    rows, inner, columns, _ = given
+    few = GroupTile(1, ROW_GROUP[0], 1)
+    tile = few if rows <= FEW_ROWS else group_tile(rows, columns, numbers) or few
+    name = "linear_row" if tile is few else "linear_tiled"
+    local = (tile.columns // numbers.vector, ROW_GROUP[1]) if tile is few else tile.local(numbers.vector)
+    tiles, down = ceil(columns, tile.columns), ceil(rows, tile.rows)
+    macros = tile.defines(numbers.block, numbers.vector)
+    if tile is few:  # the tiled kernel of the same file is not run, but compiled
+        macros = GROUP_TILES[few.columns][-1].defines(numbers.block, numbers.vector)
+    places = (Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"))
+    size = (tiles * local[0], down * local[1])
+    launch = Launch("linear_tiled", name, macros, size, local, (*places, *given, tiles, *posts))
+    work = UsefulWork(rows, columns, down * tile.rows, tiles * tile.columns, inner)
+    packing = Packing("linear", tiles * tile.columns * (1 + inner), MappingProxyType({"columns": tile.columns, **flattened}))
+    return Dispatch(name.replace("_", "."), (launch,), (tile.rows, tile.columns), work, numbers.units, packing)
 
 
 def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:

@@ -21,21 +21,16 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.cuda.building import merged, translated
-from edgeplan.cuda.contexts import GpuContext
-from edgeplan.cuda.driver import Driver
+from edgeplan.cuda.driver import Driver, GpuContext, merged, translated
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import GpuNumbers, Launch, Memory
-from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.opencl.processor import FLOAT_BYTES, LIMIT_SECONDS, DispatchingProcessor
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.processor import Capabilities, Kernel, Region, Sharing
 
-#: How long the host waits before it gives up.
-LIMIT_SECONDS = 20.0
 _WHERE = "the device file, field options"
-_FLOAT_BYTES = 4
 #: An argument of a kernel takes eight bytes of a row of them, by its type as `struct` packs it.
 _SLOTS: Mapping[type, str] = MappingProxyType({np.uint64: "Q", np.int32: "i4x", np.float32: "f4x"})
 _SLOT_BYTES = 8
@@ -105,13 +100,7 @@ class _Recording:
 
 
 class CudaProcessor(DispatchingProcessor):
-    """This processor is one NVIDIA GPU, or a slice of one, with a queue in order.
-
-    Args:
-        options: which GPU, and how much of it.
-        block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
-        profiling: whether it notes when kernels start and end (`spans`).
-    """
+    """This processor is one NVIDIA GPU, or a slice of one, with a queue in order."""
 
     def __init__(self, options: CudaOptions, block: int, *, profiling: bool = False) -> None:
         self.driver = driver = Driver()
@@ -165,7 +154,8 @@ class CudaProcessor(DispatchingProcessor):
         found = (self._own(arena), self._constant(weights, arena), self._workspace_of(workspace))
         return dict(zip((Memory.arena, Memory.weights, Memory.workspace), map(np.uint64, found), strict=True))
 
-    def _command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
+    def command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
+        """Have each argument lie where the driver reads it; see `DispatchingProcessor`."""
         function = self._context.modules.function(translated(launch.source, launch.defines), launch.kernel)
         kinds = "".join(_SLOTS[type(argument)] for argument in arguments)
         values = np.frombuffer(struct.pack(f"<{kinds}", *arguments), np.uint8)
@@ -227,11 +217,9 @@ class CudaProcessor(DispatchingProcessor):
 
     def own_memory(self, size: int) -> Any:
         """Return zeroed memory of the GPU; see `DispatchingProcessor`."""
-        whole = max(size, ALIGNMENT)
-        found = int(self.driver.call("cuMemAlloc", whole))
-        self._kept.append(found)
-        self.driver.call("cuMemsetD8Async", found, 0, whole, self.stream)
-        return np.uint64(found)
+        found = self.reserve(size)
+        self.driver.call("cuMemsetD8Async", int(found), 0, max(size, ALIGNMENT), self.stream)
+        return found
 
     def upload(self, values: npt.NDArray[np.float32]) -> Any:
         """Copy values to memory of the GPU; see `DispatchingProcessor`."""
@@ -291,11 +279,7 @@ class CudaProcessor(DispatchingProcessor):
 
     def _own(self, address: int) -> int:
         if address not in self._memories:
-            raise DeviceError(
-                "activations lie in memory that this processor has not allocated",
-                where=self._capabilities.name,
-                next_step="give Executable an arena from CudaProcessor.allocate",
-            )
+            raise self._not_allocated("activations lie", "give Executable an arena from CudaProcessor.allocate")
         return self._memories[address][1]
 
     def _constant(self, values: Any, arena: int) -> int:
@@ -315,18 +299,10 @@ class CudaProcessor(DispatchingProcessor):
 
     def _workspace_of(self, elements: int) -> int:
         """The memory that launches of one step use between them: one for all steps, which run one after the other."""
-        if (size := _FLOAT_BYTES * max(1, elements)) > self._workspace_bytes:
+        if (size := FLOAT_BYTES * max(1, elements)) > self._workspace_bytes:
             self._workspace, self._workspace_bytes = int(self.driver.call("cuMemAlloc", size)), size
             self._kept.append(self._workspace)  # kernels that were prepared before use the smaller one
         return self._workspace
-
-    def enqueue_in(self, buffer: Buffer, region: Region) -> None:
-        """Have the queue move a region to the GPU's copy; see `Processor`."""
-        self._move(buffer, region, inwards=True)
-
-    def enqueue_out(self, buffer: Buffer, region: Region) -> None:
-        """Have the queue move a region to the host's copy; see `Processor`."""
-        self._move(buffer, region, inwards=False)
 
     def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
         at, width, rows, pitch = region
@@ -406,18 +382,11 @@ class CudaProcessor(DispatchingProcessor):
             self.give_up()
             self._done_within(1.0)
             self._gave_up = False
-            raise DeviceError(
-                f"the GPU has not finished within {limit_seconds:g} s",
-                where=self._capabilities.name,
-                next_step="run again; if it stays so, install another version of the driver",
-            )
+            what = f"the GPU has not finished within {limit_seconds:g} s"
+            raise self._error(what, "run again; if it stays so, install another version of the driver")
         if self._gave_up:
             self._gave_up = False
-            raise DeviceError(
-                "waits for the host were given up",
-                where=self._capabilities.name,
-                next_step="run again with less other work on the machine",
-            )
+            raise self._error("waits for the host were given up", "run again with less other work on the machine")
 
     def _done_within(self, limit_seconds: float) -> bool:
         begin = time.monotonic()
@@ -444,13 +413,9 @@ class CudaProcessor(DispatchingProcessor):
 
     def _word(self, address: int) -> int:
         for buffer, _ in self._memories.values():
-            if 0 <= address - buffer.address <= len(buffer.data) - _FLOAT_BYTES and address % _FLOAT_BYTES == 0:
+            if 0 <= address - buffer.address <= len(buffer.data) - FLOAT_BYTES and address % FLOAT_BYTES == 0:
                 return address
-        raise DeviceError(
-            "a counter lies in memory that this processor has not allocated",
-            where=self._capabilities.name,
-            next_step="place counters in a buffer from CudaProcessor.allocate",
-        )
+        raise self._not_allocated("a counter lies", "place counters in a buffer from CudaProcessor.allocate")
 
     def give_up(self) -> None:
         """End all waits of the queue for counters now; `finish` then raises."""

@@ -11,7 +11,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Self
@@ -34,14 +34,11 @@ from edgeplan.opencl.platforms import (
     reason,
     started_cores,
 )
-from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.opencl.processor import FLOAT_BYTES, LIMIT_SECONDS, DispatchingProcessor
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable, allocate
 from edgeplan.runtime.processor import Capabilities, Kernel, Region, Sharing
 
-#: How long the host, and kernels that wait for it, wait before they give up.
-LIMIT_SECONDS = 20.0
-_FLOAT_BYTES = 4
 _SHARED_ALIGNMENT = 128  # of memory that a device uses in place: of the largest type, a vector of 16 doubles
 #: Looks by which the speed of a polling kernel is taken, and the most of them that a kernel is ever asked for.
 _CALIBRATION_LOOKS, _MOST_LOOKS, _CALIBRATIONS = 200_000, 1 << 40, 3
@@ -106,12 +103,10 @@ class OpenclProcessor(DispatchingProcessor):
         self._waiter: _Waiter | None = None
         self._profiling = profiling
         self._timed: list[tuple[int, tuple[Any, ...]]] = []  # when a kernel was about to be enqueued, and its launches
-        try:
+        with self._telling("cannot open the device"):
             self._context = cl.Context([self.device])
             properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
             self._queue = cl.CommandQueue(self._context, properties=properties)
-        except cl.Error as error:
-            raise self._failed("cannot open the device", error) from error
         self._programs = Programs(self._context, options, apart=not late)
         self._waiter = _Waiter()
         self._control: Buffer | None = None
@@ -147,25 +142,19 @@ class OpenclProcessor(DispatchingProcessor):
         arena, between = self._argument(executable.arena), self._workspace_of(workspace)
         return {Memory.arena: arena, Memory.weights: self._constant(weights), Memory.workspace: between}
 
-    def _command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
+    def command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
         """Run once, on whatever its activations hold, so that no run waits for code to be generated."""
-        asked = variant(launch.source, launch.defines)
+        asked = self.source_of(launch)
         kernel = self._programs.kernel(asked, launch.kernel)
-        cl = self._cl
-        try:
+        with self._telling(f"cannot prepare the kernel {asked.name}"):
             kernel.set_args(*arguments)
             command = _Command(kernel, launch.global_size, launch.local_size, tuple(arguments))
             key = (asked, launch.kernel, launch.local_size)
             if key not in self._run_once and not self._late:
                 self._run_once.add(key)
-                self._once(command)
-        except cl.Error as error:
-            raise self._failed(f"cannot prepare the kernel {asked.name}", error) from error
+                self._launch(command)
+                self.finish()
         return command
-
-    def _once(self, command: _Command) -> None:
-        self._launch(command)
-        self.finish()
 
     # Kernels that are made late
 
@@ -204,38 +193,25 @@ class OpenclProcessor(DispatchingProcessor):
 
     def own_memory(self, size: int) -> Any:
         """Return zeroed memory of the device alone; see `DispatchingProcessor`."""
-        cl = self._cl
-        try:
-            found = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(size, ALIGNMENT))
-            self._moves.append(cl.enqueue_fill_buffer(self._queue, found, np.zeros(1, np.float32), 0, found.size))
-        except (cl.Error, MemoryError) as error:
-            raise self._failed(f"cannot allocate {size} bytes", error) from error
+        found = self.reserve(size)
+        with self._telling(f"cannot allocate {size} bytes"):
+            self._moves.append(self._cl.enqueue_fill_buffer(self._queue, found, np.zeros(1, np.float32), 0, found.size))
         return found
 
     def upload(self, values: npt.NDArray[np.float32]) -> Any:
         """Return the values' memory on the device, in place where it is the host's; see `DispatchingProcessor`."""
-        cl, flags = self._cl, self._cl.mem_flags
         shared = bool(self.device.host_unified_memory) and values.ctypes.data % _SHARED_ALIGNMENT == 0
-        how = flags.USE_HOST_PTR if shared else flags.COPY_HOST_PTR
-        try:
-            return cl.Buffer(self._context, flags.READ_ONLY | how, hostbuf=values)
-        except (cl.Error, MemoryError) as error:
-            raise self._failed(f"cannot allocate {values.nbytes} bytes of weights", error) from error
+        return self._constant(values, in_place=shared)
 
     def reserve(self, size: int) -> Any:
         """Return memory of the device as it is; see `DispatchingProcessor`."""
-        cl = self._cl
-        try:
-            return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(size, ALIGNMENT))
-        except (cl.Error, MemoryError) as error:
-            raise self._failed(f"cannot allocate {size} bytes", error) from error
+        with self._telling(f"cannot allocate {size} bytes"):
+            return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(size, ALIGNMENT))
 
     def fill(self, memory: Any, values: npt.NDArray[Any]) -> None:
         """Copy values to memory of the device; see `DispatchingProcessor`."""
-        try:
+        with self._telling("cannot upload weights"):
             self._cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
-        except self._cl.Error as error:
-            raise self._failed("cannot upload weights", error) from error
 
     def part_of(self, memory: Any, offset: int, size: int) -> Any:
         """Return a region of memory as a memory of its own; see `DispatchingProcessor`."""
@@ -259,24 +235,19 @@ class OpenclProcessor(DispatchingProcessor):
 
     def allocate(self, size: int) -> Buffer:
         """Allocate zeroed memory that the host and kernels share as `capabilities.sharing` says."""
-        cl, limit = self._cl, self._capabilities.memory_bytes
+        limit = self._capabilities.memory_bytes
         if size > limit:
-            raise DeviceError(
-                f"{size} bytes are more than this device allocates at once ({limit})",
-                where=self._capabilities.name,
-                next_step="run a smaller model, or a device with more memory",
-            )
-        try:
+            what = f"{size} bytes are more than this device allocates at once ({limit})"
+            raise self._error(what, "run a smaller model, or a device with more memory")
+        with self._telling(f"cannot allocate {size} bytes"):
             made = self._allocated(max(size, ALIGNMENT))
-        except (cl.Error, MemoryError) as error:
-            raise self._failed(f"cannot allocate {size} bytes", error) from error
         self._memories.append(made)
         made.data[:] = 0
         found = Buffer(made.data[:size], made.data.ctypes.data)
         self.enqueue_in(found, (0, size, 1, size))
         try:
             self._queue.finish()
-        except cl.Error as error:
+        except self._cl.Error as error:
             self.free(found)
             raise self._failed(f"cannot fill {size} bytes", error) from error
         return found
@@ -299,36 +270,21 @@ class OpenclProcessor(DispatchingProcessor):
         for memory in self._memories:
             if memory.data.ctypes.data == buffer.address:
                 return memory.argument
-        raise DeviceError(
-            "activations lie in memory that this processor has not allocated",
-            where=self._capabilities.name,
-            next_step="give Executable an arena from OpenclProcessor.allocate",
-        )
+        raise self._not_allocated("activations lie", "give Executable an arena from OpenclProcessor.allocate")
 
-    def _constant(self, values: Any) -> Any:
-        cl = self._cl
-        try:
-            return cl.Buffer(self._context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
-        except (cl.Error, MemoryError) as error:
-            raise self._failed(f"cannot allocate {values.nbytes} bytes of weights", error) from error
+    def _constant(self, values: Any, *, in_place: bool = False) -> Any:
+        flags = self._cl.mem_flags
+        how = flags.USE_HOST_PTR if in_place else flags.COPY_HOST_PTR
+        with self._telling(f"cannot allocate {values.nbytes} bytes of weights"):
+            return self._cl.Buffer(self._context, flags.READ_ONLY | how, hostbuf=values)
 
     def _workspace_of(self, elements: int) -> Any:
         """Return the memory that launches of one step use between them: one for all steps, which run one after the other."""
-        cl, size = self._cl, _FLOAT_BYTES * max(1, elements)
+        size = FLOAT_BYTES * max(1, elements)
         if self._workspace is None or self._workspace.size < size:
-            try:
-                self._workspace = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
-            except (cl.Error, MemoryError) as error:
-                raise self._failed(f"cannot allocate {size} bytes between the launches of a step", error) from error
+            with self._telling(f"cannot allocate {size} bytes between the launches of a step"):
+                self._workspace = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, size)
         return self._workspace
-
-    def enqueue_in(self, buffer: Buffer, region: Region) -> None:
-        """Have the queue move a region to the device's copy; see `Processor`."""
-        self._move(buffer, region, inwards=True)
-
-    def enqueue_out(self, buffer: Buffer, region: Region) -> None:
-        """Have the queue move a region to the host's copy; see `Processor`."""
-        self._move(buffer, region, inwards=False)
 
     def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
         if self._capabilities.sharing == Sharing.fine or not region[1]:
@@ -396,18 +352,12 @@ class OpenclProcessor(DispatchingProcessor):
             self._ended_waits()  # of this run: the next one is not to be told of it
             raise self._failed("the device fails", error) from error
         if not done:
-            raise DeviceError(
-                f"the device has not finished within {limit_seconds:g} s",
-                where=self._capabilities.name,
-                next_step="run again; if it stays so, install another version of the driver",
-            )
+            what = f"the device has not finished within {limit_seconds:g} s"
+            raise self._error(what, "run again; if it stays so, install another version of the driver")
         self._moves.clear()
         if self._ended_waits():
-            raise DeviceError(
-                f"a kernel has waited for the host longer than {LIMIT_SECONDS:g} s",
-                where=self._capabilities.name,
-                next_step="run again with less other work on the machine",
-            )
+            what = f"a kernel has waited for the host longer than {LIMIT_SECONDS:g} s"
+            raise self._error(what, "run again with less other work on the machine")
 
     # Counters in fine-grained memory
 
@@ -437,16 +387,13 @@ class OpenclProcessor(DispatchingProcessor):
         if key in self._counter_kernels:
             return self._counter_kernels[key]
         if self._control is None:
-            raise DeviceError(
-                "the device has no fine-grained shared memory with atomics, so kernels cannot wait for the host",
-                where=self._capabilities.name,
-                next_step="have the host wait for events instead",
-            )
+            what = "the device has no fine-grained shared memory with atomics, so kernels cannot wait for the host"
+            raise self._error(what, "have the host wait for events instead")
         cl = self._cl
         kernel = self._programs.kernel(variant("poll", ()), name)
         given: list[Any] = [a for address, value in counters for a in (cl.SVM(self._word(address)), np.int32(value))]
         if name != "set_counter":
-            given += [np.int64(self._looks), cl.SVM(self._control.data[:_FLOAT_BYTES])]
+            given += [np.int64(self._looks), cl.SVM(self._control.data[:FLOAT_BYTES])]
         kernel.set_args(*given)
         command = _Command(kernel, (1,), (1,), tuple(given))
         if len(self._counter_kernels) >= _MOST_COUNTER_KERNELS:
@@ -457,13 +404,9 @@ class OpenclProcessor(DispatchingProcessor):
     def _word(self, address: int) -> Any:
         for memory in self._memories:
             offset = address - memory.data.ctypes.data
-            if 0 <= offset <= len(memory.data) - _FLOAT_BYTES and offset % _FLOAT_BYTES == 0:
-                return memory.data[offset : offset + _FLOAT_BYTES]
-        raise DeviceError(
-            "a counter lies in memory that this processor has not allocated",
-            where=self._capabilities.name,
-            next_step="place counters in a buffer from OpenclProcessor.allocate",
-        )
+            if 0 <= offset <= len(memory.data) - FLOAT_BYTES and offset % FLOAT_BYTES == 0:
+                return memory.data[offset : offset + FLOAT_BYTES]
+        raise self._not_allocated("a counter lies", "place counters in a buffer from OpenclProcessor.allocate")
 
     def _calibrate(self) -> None:
         """Find how many looks a waiting kernel takes in its time, on a counter that nothing moves."""
@@ -503,11 +446,17 @@ class OpenclProcessor(DispatchingProcessor):
         self._counter_kernels.clear()
         self._memories.clear()
 
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Tell what failed where the driver reports an error; not for what is enqueued in each run."""
+        try:
+            yield
+        except (self._cl.Error, MemoryError) as error:
+            raise self._failed(what, error) from error
+
     def _failed(self, what: str, error: BaseException) -> DeviceError:
         code = self._cl.status_code.to_string(error.code, "") if isinstance(error, self._cl.Error) else ""
-        return DeviceError(
-            f"OpenCL {what}: {reason(error)}", where=self._capabilities.name, next_step=_NEXT_STEPS.get(code, _SMALLER)
-        )
+        return self._error(f"OpenCL {what}: {reason(error)}", _NEXT_STEPS.get(code, _SMALLER))
 
 
 class _Waiter:

@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.measurement.others import Others
 from edgeplan.measurement.process.job import Resident
-from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.quick import PlannedMemory
-from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.planning.memory.document import MemoryPlan
+from edgeplan.planning.memory.workload import Reader
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.workloads import all_resident
 from edgeplan.support.workers import work_apart
@@ -248,8 +247,3 @@ def on_demand(plan: MemoryPlan) -> dict[str, Any]:
     last = len(plan.steps) - 1
     again = [(last if not k else -1) if load else plan.again[k] for k, load in enumerate(loads)]
     return plan.model_dump() | {"after": after, "again": again}
-
-
-def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: PlannedMemory) -> MemoryPlan:
-    """Return a plan of a program as a document, with the names of its steps and buffers."""
-    return document(made, workload, reader, program.step_names, program.buffer_names)

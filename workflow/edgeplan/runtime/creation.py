@@ -19,7 +19,7 @@ from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC, same_bytes
 from edgeplan.runtime.primitives import Describer
 
 ALIGNMENT, PAGE_BYTES = 64, 4096
-ROWS_KERNEL = "rows_by_"  # and the type of indices: no kernel, but a read of the file (`runtime.streaming.rows`)
+ROWS_KERNEL = "rows_by_"  # and the type of indices: no kernel, but a read of the file (`runtime.streaming.build`)
 _FLOAT_BYTES = _INTEGER_BYTES = 4
 _CHANNELS_LAST = (0, 2, 3, 1)
 #: What names of the compiled kernels between bytes and numbers begin with.
@@ -389,7 +389,7 @@ def _rows(work: _Work, step: Step, _variant: Variant) -> None:
 
 
 def _from_file(work: _Work, step: Step, _variant: Variant) -> None:
-    """Rows of a table that are read from the file; see `runtime.streaming.rows`."""
+    """Rows of a table that are read from the file; see `runtime.streaming.build`."""
     (indices,), (output,), creator = step.inputs, step.outputs, work.creator
     block = (step.integer("at"), step.integer("rows"), step.integer("row_bytes"), math.prod(creator.shapes[indices]))
     work.calls.append(KernelCall(ROWS_KERNEL + creator.types[indices], block, (work.arena(indices), work.arena(output))))

@@ -26,9 +26,8 @@ from edgeplan.runtime.program_file import (
     packed,
 )
 from edgeplan.runtime.streaming.calls import creator_of
-from edgeplan.runtime.streaming.halves import BF16, F16
 from edgeplan.runtime.streaming.program import StreamProgram
-from edgeplan.runtime.streaming.schedules import Schedule
+from edgeplan.runtime.streaming.schedules import BF16, F16, Schedule
 from edgeplan.runtime.tape import Numbers, RecordedTape, Recorder, Tape, Written, record_sections
 from edgeplan.support.machine import machine_text
 from edgeplan.support.stamps import stamp

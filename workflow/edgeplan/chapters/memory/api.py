@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from edgeplan.chapters.memory.budget import Budget, require_free
-from edgeplan.chapters.memory.pictures import write_curve, write_map
+from edgeplan.chapters.memory.budget import MIB, Budget, require_free
 from edgeplan.chapters.memory.plan import MemoryPlanned, TooSmallError, planning
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
 from edgeplan.measurement.process.stock import peak_bytes
+from edgeplan.planning.memory.document import Held, MemoryPlan, MemoryUse
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.settings import cores_of, planning_device
+from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend, legend_above, name_axes, svg
 from edgeplan.runtime.folder import require_replaceable
-from edgeplan.runtime.streaming.halves import F32, Stored
-from edgeplan.support.files import FilePath
+from edgeplan.runtime.streaming.program import WEIGHTS, StreamProgram
+from edgeplan.runtime.streaming.schedules import F32, Stored
+from edgeplan.support.files import FilePath, write_atomically
 from edgeplan.writable import require_writable
 
 Inferences = Literal["isolated", "back-to-back"]
@@ -84,7 +87,7 @@ def plan_memory(
         if wanted is None:
             size = planner.least_for(slowdown, Mode(mode))
         elif wanted.share:
-            size = int(wanted.share * peak_bytes(source, planner.cores.compute))
+            size = int(wanted.share * peak_bytes(source, planner.programs.cores.compute))
             require_free(Budget(size), "--budget")
         else:
             size = wanted.size
@@ -111,3 +114,58 @@ def _slowdown(text: str) -> float:
     if text and not found:
         raise ParamsError(f"{text!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
     return found
+
+
+_COLOURS = {MemoryUse.tensor: PALETTE[4], MemoryUse.weights: PALETTE[0], MemoryUse.stays: PALETTE[1]}
+
+
+def write_curve(points: Sequence[tuple[int, float, float]], model: str, path: Path) -> None:
+    """Draw budgets (bytes), predicted times and bounds (ms)."""
+    figure, (axis,) = canvas(7.0, 4.0)
+    budgets = [budget / MIB for budget, _, _ in points]
+    axis.plot(budgets, [ms for _, ms, _ in points], color=PALETTE[0], marker="o", markersize=3, label="planned")
+    axis.plot(budgets, [ms for _, _, ms in points], color=INK, linestyle="--", label="bound")
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("{x:g}")
+    axis.set_ylim(bottom=0)
+    name_axes(axis, "budget over idle (MiB)", "inference (ms)", model)
+    legend(axis)
+    _write(figure, path)
+
+
+def write_map(plan: MemoryPlan, program: StreamProgram, path: Path) -> None:
+    """Draw which addresses the arena holds what at, in each step.
+
+    The program tells buffers that hold weights, those of steps that run in bands, from activations.
+    """
+    figure, (axis,) = canvas(9.0, 4.6)
+    for use, held in held_by_use(plan, program).items():
+        axis.bar(
+            [h.lower for h in held], [h.size / MIB for h in held], [h.upper - h.lower for h in held],
+            [h.offset / MIB for h in held], align="edge", color=_COLOURS[use], edgecolor=PAPER, linewidth=0.2, label=str(use),
+        )  # fmt: skip
+    axis.set_xlim(0, len(plan.steps))
+    axis.set_ylim(0, plan.arena_bytes / MIB)
+    name_axes(axis, f"step of {program.model}", "address (MiB)")
+    legend_above(axis, len(_COLOURS))
+    _write(figure, path)
+
+
+def held_by_use(plan: MemoryPlan, program: StreamProgram) -> dict[MemoryUse, list[Held]]:
+    """Group what memory holds by its use; uses of which there is nothing are left out."""
+    keeping = {
+        operand.buffer
+        for step in program.steps
+        if program.kernels[step.kernel].step.kind == "keep"
+        for operand in step.operands
+        if operand.buffer != WEIGHTS
+    }
+    found: dict[MemoryUse, list[Held]] = {}
+    for number, held in enumerate(plan.held()):  # tensors first, in the order of the program's buffers
+        found.setdefault(MemoryUse.weights if number in keeping else held.use, []).append(held)
+    return found
+
+
+def _write(figure: Any, path: Path) -> None:
+    write_atomically(path, partial(Path.write_bytes, data=svg(figure)))

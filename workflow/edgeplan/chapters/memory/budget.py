@@ -34,10 +34,7 @@ class Budget:
     def parsed(cls, text: str, where: str = "--budget", most_share: float = 1.0) -> Budget:
         """A budget as a user writes it: `64MB`, `64MiB`, `10%`.
 
-        Args:
-            text: what was written.
-            where: the option, for messages.
-            most_share: the largest share that makes sense.
+        No larger share than `most_share` makes sense; `where` is the option, for messages.
         """
         match = _AMOUNT.fullmatch(text.strip())
         unit = match[2].lower() if match else ""
@@ -54,12 +51,7 @@ class Budget:
 
 
 def require_free(budget: Budget, where: str) -> None:
-    """Refuse a budget above the memory that this process may still take: beyond it, it would be killed.
-
-    Args:
-        budget: any.
-        where: the option, for messages.
-    """
+    """Refuse a budget above the memory that this process may still take: beyond it, it would be killed."""
     free = free_memory()
     if budget.size > free.size:
         what = f"a budget of {mib(budget.size)} is more than the {mib(free.size)} that are left by {free.limited_by}"

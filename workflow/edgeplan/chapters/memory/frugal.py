@@ -7,7 +7,6 @@ one. What takes longer for an inference than it may is stopped, and what the sys
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import statistics
@@ -19,24 +18,23 @@ from typing import Any
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
-from edgeplan.chapters.memory.studies import StudiedModel
+from edgeplan.chapters.memory.studies import StudiedModel, held_run, over_idle, stream_answer
 from edgeplan.engines.cold import Artefact
 from edgeplan.errors import InfeasibleError
 from edgeplan.graph.model_file import model_files
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.memory_group import NoGroupError, run_limited
+from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.measurement.process.program import OverTimeError
 from edgeplan.measurement.process.read_ahead import FixedReadAheadError, read_ahead_kb, reading_ahead
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.profiling.streaming import StreamRun, run_apart
-from edgeplan.runtime.folder import WEIGHTS_NAME
-from edgeplan.support.workers import ColdRunError, answered
+from edgeplan.profiling.streaming import run_apart
+from edgeplan.support.workers import ColdRunError
 
 #: Our plans, among the settings.
 OWN = "edgeplan"
 KILLED = "killed: out of memory"
-_WORKER = "edgeplan.measurement.process.streaming"
+_KINDS = ("anonymous", "file")
 _MAPPED_SHARE = 0.5  # of the model's bytes that are pages of files where its weights are mapped
 
 
@@ -71,8 +69,7 @@ class _Stock:
         times = _times(found.run_ms, found.major_faults)
         if limit is not None:
             return {"failures": found.failures} | times
-        over = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file")}
-        return over | {"peak": found.peak_over_idle, "idle": found.idle.rss} | times
+        return over_idle(found.peak, found.idle, _KINDS) | {"peak": found.peak_over_idle, "idle": found.idle.rss} | times
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +83,21 @@ class _Own:
 
     def run(self, limit: int | None) -> dict[str, Any]:
         """Run a plan for a limit, held to it, or free."""
-        settings = self.planner.settings(self.subject.settings.runs)
         if limit is None:
             if not self.plans:
                 return {"reason": next(iter(self.reasons.values()), "there is no limit")}
             made = self.plans[min(self.plans)]
+            settings = self.planner.programs.settings(self.subject.settings.runs)
             run = run_apart(made.folder, [made.document.model_dump()], settings)
-            memory = run.phases[0].memory
-            over = {key: getattr(memory, key) - getattr(run.idle, key) for key in ("anonymous", "file")}
+            over = over_idle(run.phases[0].memory, run.idle, _KINDS)
             return over | {"peak": run.peak_over_idle, "idle": run.idle.rss} | _times(run.phases[0].run_ms, run.major_faults)
         if limit in self.reasons:
             return {"reason": self.reasons[limit]}
-        made, gate = self.plans[limit], self.subject.work / "gate-own"
-        gate.unlink(missing_ok=True)
-        evict([made.folder / WEIGHTS_NAME])
-        job = settings.job(made.folder, [made.document.model_dump()]) | {"gate": str(gate)}
-        held = run_limited(_WORKER, json.dumps(job).encode(), gate, limit)
+        made = self.plans[limit]
+        held = held_run(self.subject, self.planner, made, limit)
         if held.code == -signal.SIGKILL:
             return {"reason": KILLED, "failures": max(held.failures, 1)}
-        inside = answered(StreamRun, f"plan in {made.folder}", held.code, held.stdout, held.stderr)
+        inside = stream_answer(made, held)
         return {"failures": held.failures} | _times(inside.phases[0].run_ms, inside.major_faults)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import statistics
@@ -11,86 +10,45 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from edgeplan.chapters.memory.bench import ModelBench
-from edgeplan.chapters.memory.contained import contained
+from edgeplan.chapters.memory.folders import RunCores
 from edgeplan.chapters.memory.frugal import frugal
-from edgeplan.chapters.memory.phonelike import busy, slowed
-from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores
-from edgeplan.chapters.memory.same_memory import BESIDE, same_memory
+from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
+from edgeplan.chapters.memory.programs import ModelPrograms
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, layers, offline
-from edgeplan.chapters.memory.turns import CHUNK, in_turns
+from edgeplan.chapters.memory.studies import (
+    BESIDE,
+    ModelBench,
+    StudiedModel,
+    ablated,
+    adapted,
+    contained,
+    halved,
+    held_run,
+    layers,
+    offline,
+    over_idle,
+    same_memory,
+    stream_answer,
+)
+from edgeplan.chapters.memory.turns import CHUNK, busy, in_turns, slowed
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
-from edgeplan.measurement.process.page_cache import evict
+from edgeplan.measurement.process.memory_group import Limited, NoGroupError
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.profiling.streaming import StreamRun, run_apart
-from edgeplan.runtime.folder import WEIGHTS_NAME
-from edgeplan.runtime.streaming.halves import BF16, F32, Stored
+from edgeplan.profiling.streaming import run_apart
+from edgeplan.runtime.streaming.schedules import BF16
 from edgeplan.support.store import Protocol
 from edgeplan.support.tensors import relative_error
-from edgeplan.support.workers import ColdRunError, answered
+from edgeplan.support.workers import ColdRunError
 
 #: Since 2 a stock engine is started by a file that imports it alone.
 _STOCK = Protocol("memory-stock/2")
-#: The case of the study's rows; their setting says how weights are stored.
-CASE = "bf16"
-_KINDS: tuple[Stored, ...] = (F32, BF16)
-
-
-def halved(subject: StudiedModel, default: float) -> Iterator[dict[str, Any]]:
-    """Measure plans for shares of what the first setting takes, of both kinds, process by process in turns.
-
-    Args:
-        subject: the model.
-        default: the peak of the first setting, bytes over idle.
-    """
-    settings, planners = subject.settings, dict[Stored, Planner]()
-    for kind in _KINDS:
-        (subject.work / kind).mkdir()
-        planners[kind] = Planner(
-            subject.model, subject.work / kind, settings.threads, subject.cores, settings.runs, weights=kind
-        )
-    for share in settings.halved_shares:
-        row: dict[str, Any] = {"case": CASE, "share": share, "budget": share * default}
-        made: dict[Stored, MemoryPlanned] = {}
-        for kind, planner in planners.items():
-            try:
-                made[kind] = planner.write(int(share * default), Mode.back_to_back, subject.work / f"plan-{kind}-{share:g}")
-            except InfeasibleError as error:
-                yield row | {"setting": kind, "reason": error.what}
-        runs: dict[Stored, list[StreamRun]] = {kind: [] for kind in made}
-        for turn in range(settings.halved_pairs):
-            for kind in reversed(made) if turn % 2 else made:  # none is always the first
-                plan, how = made[kind], planners[kind].settings(settings.runs)
-                runs[kind].append(run_apart(plan.folder, [plan.document.model_dump()], how))
-        for kind, found in runs.items():
-            yield row | {"setting": kind} | _measured(made[kind], found)
-
-
-def _measured(made: MemoryPlanned, runs: list[StreamRun]) -> dict[str, Any]:
-    """Summarise runs of one plan; the first inference of each process waits for what stays, and is left out."""
-    phases = [run.phases[0] for run in runs]
-    times, waits, read = (
-        [value for phase in phases for value in getattr(phase, name)[1:]] for name in ("run_ms", "wait_ms", "read_bytes")
-    )
-    return {
-        "peak": max(run.peak_over_idle for run in runs), "idle": runs[0].idle.rss, "median_ms": statistics.median(times),
-        "least_ms": min(times), "wait_ms": statistics.median(waits), "read": statistics.median(read),
-        "predicted_ms": made.document.predicted_ms, "plan_bound_ms": made.document.lower_bound_ms,
-        "bytes_per_ms": made.document.bytes_per_ms, "error": math.nan if made.error is None else made.error,
-        "pairs": len(runs), "weights": made.candidate.program.weights_bytes,
-    }  # fmt: skip
-
-
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.
 NUMBERS = (
     "share", "budget", "peak", "anonymous", "file", "shared", "idle", "median_ms", "least_ms", "resident_ms", "predicted_ms",
@@ -106,7 +64,6 @@ COLUMNS = (*TEXTS, *NUMBERS)
 LATER_COLUMNS = MappingProxyType(dict.fromkeys(("ratio", "factor", "read_ahead", "resident_peak", "full_ms"), math.nan))
 EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
-_WORKER = "edgeplan.measurement.process.streaming"
 #: The setting that shipped rows of frugal settings lack.
 _SINCE_STARTED_ALONE = "onnxruntime-mapped-frugal"
 Row = dict[str, Any]
@@ -170,7 +127,7 @@ def _attempted(
         made = make()
         return made, _ran(subject, planner, made, name)
     except InfeasibleError as error:
-        return made, [{"reason": error.what} | ({"needed": planner.least_bytes()} if error.proven else {})]
+        return made, [{"reason": error.what} | ({"needed": planner.programs.least_bytes()} if error.proven else {})]
     except ColdRunError as error:
         return made, [{"reason": error.what.splitlines()[0], "equal": 0.0}]
     except EdgeplanError as error:
@@ -199,8 +156,7 @@ def _stock(bench: ModelBench, setting: str) -> Iterator[dict[str, Any]]:
     except ColdRunError as error:
         yield row | {"reason": error.reason}
         return
-    memory = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
-    row |= memory | {
+    row |= over_idle(found.peak, found.idle) | {
         "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": statistics.median(found.run_ms),
         "least_ms": min(found.run_ms), "cpu_ms": found.cpu_ms, "major_faults": found.major_faults,
     }  # fmt: skip
@@ -211,16 +167,15 @@ def _stock(bench: ModelBench, setting: str) -> Iterator[dict[str, Any]]:
 def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned, name: str) -> list[dict[str, Any]]:
     """A plan run alone, in turns with all weights in memory, and held to its budget by the system; its turns behind its row."""
     candidate, plan = made.candidate, made.document
-    expected = reference_outputs(subject.model, planner.values)
+    expected = reference_outputs(subject.model, planner.programs.values)
     files = {border.name: subject.work / f"out-{k}.bin" for k, border in enumerate(candidate.program.outputs)}
-    settings = replace(planner.settings(subject.settings.runs), outputs=files)  # no times of steps: they take memory
+    settings = replace(planner.programs.settings(subject.settings.runs), outputs=files)  # no times of steps: they take memory
     found = run_apart(made.folder, [plan.model_dump()], settings)
     outputs = [np.fromfile(files[border.name], border.dtype).reshape(border.shape) for border in candidate.program.outputs]
     phase = found.phases[0]
-    turns = in_turns(candidate, plan.model_dump(), planner, subject.settings.alternations)
-    memory = {key: getattr(phase.memory, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
+    turns = in_turns(candidate, plan.model_dump(), planner.programs, subject.settings.alternations)
     names = plan.steps
-    row = memory | {
+    row = over_idle(phase.memory, found.idle) | {
         "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": turns.median(lambda turn: turn.plan_ms),
         "least_ms": min(turn.plan_ms for turn in turns.turns), "first_ms": phase.run_ms[0],
         "resident_ms": turns.median(lambda turn: turn.resident_ms), "resident_peak": turns.peak,
@@ -237,26 +192,17 @@ def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned, name: str
 
 def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outside_ms: Sequence[float]) -> dict[str, Any]:
     """The same, held to idle and the budget; `pause_ms` is here its median time over that outside."""
-    gate = subject.work / f"gate-{made.budget}"
-    gate.unlink(missing_ok=True)
-    settings = planner.settings(subject.settings.runs)
-    job = settings.job(made.folder, [made.document.model_dump()]) | {"gate": str(gate)}
-    evict([made.folder / WEIGHTS_NAME])
     found: dict[str, Any] = {}
     try:
-        held = run_limited(_WORKER, json.dumps(job).encode(), gate, made.budget)
+        held = held_run(subject, planner, made, made.budget)
         found["failures"] = _failures(held)
-        inside = _answered(held, made.folder)
+        inside = stream_answer(made, held)
     except (NoGroupError, ColdRunError, TimeoutError) as error:
         return found | {"reason": str(error).splitlines()[0]}
     return found | {
         "major_faults": inside.major_faults,
         "pause_ms": statistics.median(inside.phases[0].run_ms[1:]) / statistics.median(outside_ms[1:]),
     }  # fmt: skip
-
-
-def _answered(held: Limited, folder: Path) -> StreamRun:
-    return answered(StreamRun, f"plan in {folder}", held.code, held.stdout, held.stderr)
 
 
 def _failures(held: Limited) -> int:
@@ -275,7 +221,7 @@ def _second(bench: ModelBench) -> Iterator[dict[str, Any]]:
         again, settings=settings.model_copy(update={"threads": threads, "alternations": min(CHUNK, settings.alternations)})
     )
     (again.work / "planner").mkdir(parents=True)
-    planner = Planner(subject.model, again.work / "planner", threads, again.cores, settings.runs)
+    planner = Planner(ModelPrograms(subject.model, again.work / "planner", threads, again.cores, settings.runs))
     for share in settings.second_shares:
         make = partial(planner.write, bench.budget(share), _BACK_TO_BACK, again.work / f"plan-{share:g}")
         row, *turns = _attempted(again, planner, make, f"second {share:g}")[1]

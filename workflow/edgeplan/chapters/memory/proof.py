@@ -25,7 +25,8 @@ from edgeplan.runtime.installed import PROGRAM
 from edgeplan.support.subprocesses import ending, module_command
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
-_WORKER = "edgeplan.measurement.process.streaming"
+#: The process that runs a plan as it is told on stdin.
+WORKER = "edgeplan.measurement.process.streaming"
 _ROOM_BYTES = 64 * MIB  # more than a plan takes beside what was profiled
 _FAULTS = re.compile(r"(\d+) pages? waited for")
 _TIMEOUT_SECONDS, _START_SECONDS = 120.0, 20.0  # one that reads its own code again and again does not start
@@ -72,9 +73,7 @@ class Proof:
 class Prover:
     """Runs plans in groups that pay for all that a process has in memory.
 
-    Args:
-        work: a folder on a disk, for copies of the libraries.
-        files: that the process of a plan maps.
+    Copies of the libraries lie in a folder on a disk; the process of a plan maps these files.
     """
 
     def __init__(self, work: Path, files: Sequence[str]) -> None:
@@ -86,11 +85,7 @@ class Prover:
 
         Where it needs more than the budget, the proof says how much, and nothing is held to the budget.
 
-        Args:
-            folder: of the program and its weights.
-            schedule: a plan document.
-            settings: of the run; at least three inferences.
-            budget: bytes.
+        The schedule is a plan document, the run has at least three inferences.
         """
         return _twice(
             lambda room: self._worked(folder, schedule, settings, budget + room),
@@ -105,7 +100,7 @@ class Prover:
         with tempfile.TemporaryDirectory(dir=self._work) as place:
             gate = Path(place) / "gate"
             job = json.dumps(settings.job(folder, [schedule]) | {"gate": str(gate.resolve())}).encode()
-            paid = self._paid(module_command(_WORKER), job, gate, budget=budget)
+            paid = self._paid(module_command(WORKER), job, gate, budget=budget)
         try:
             run = answered(StreamRun, f"plan in {folder}", paid.code, paid.stdout, paid.stderr)
         except ColdRunError as error:
@@ -113,31 +108,18 @@ class Prover:
         return _proof(paid, run.later_major_faults)
 
     def total(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
-        """Hold `edgeplan-run` of a plan to a limit, from the start of its process on.
-
-        Args:
-            folder: of the plan.
-            limit: bytes.
-            repeat: inferences.
-        """
+        """Hold `edgeplan-run` of a plan to a limit, from the start of its process on."""
         return _twice(lambda room: self._run(folder, limit + room, repeat), lambda proof: proof.peak_bytes <= limit)
 
     def idle_bytes(self, folder: Path, limit: int) -> int:
         """Return the bytes that the group of `edgeplan-run` uses before the plan is opened; 0 where it does not come so far.
 
-        Args:
-            folder: of any plan.
-            limit: that leaves it enough.
+        The folder is of any plan, and the limit leaves it enough.
         """
         return self._run(folder, limit, 1).idle_bytes
 
     def least_start(self, folder: Path, limit: int) -> int:
-        """The least limit, to two mebibytes, that the start of `edgeplan-run` lives in: more than one that it does not live in.
-
-        Args:
-            folder: of a plan.
-            limit: in which it does not live.
-        """
+        """The least limit, to two mebibytes, that the start of `edgeplan-run` lives in; in the given one it does not."""
         low, high = limit, 2 * limit
         while not self._starts(folder, high):
             low, high = high, 2 * high

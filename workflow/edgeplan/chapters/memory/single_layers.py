@@ -14,12 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.costed import CostedProgram, ModelCut
-from edgeplan.chapters.memory.plan import Planner, made_for, write_folder
-from edgeplan.chapters.memory.same_memory import when_needed
-from edgeplan.chapters.memory.studies import cut_name
+from edgeplan.chapters.memory.folders import CostedProgram, ModelCut
+from edgeplan.chapters.memory.programs import LIMITS, ModelPrograms
+from edgeplan.chapters.memory.studies import ModelBench, when_needed
 from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -33,7 +31,9 @@ from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.layouts import BLOCKED
-from edgeplan.runtime.streaming.build import Built, build, write_weights
+from edgeplan.runtime.packed_programs import TapedProgram
+from edgeplan.runtime.streaming.build import Built, build
+from edgeplan.runtime.streaming.weights_file import write_weights
 from edgeplan.runtime.streaming.workloads import workload_of
 
 #: Bytes of weights of a part that are tried, the coarsest first; the first cuts nothing.
@@ -71,16 +71,16 @@ def single_layers(bench: ModelBench) -> Iterator[dict[str, Any]]:
         work = subject.work / f"layer-{number}"
         (work / "planner").mkdir(parents=True)
         model = save_onnx(LAYERS[name](), work / "layer.onnx")
-        planner = Planner(model, work / "planner", settings.threads, subject.cores, settings.runs)
+        programs = ModelPrograms(model, work / "planner", settings.threads, subject.cores, settings.runs)
         if name.startswith("conv"):
-            for row in kernels(planner, model, work, settings.threads):
+            for row in kernels(programs, model, work, settings.threads):
                 yield {"model": name} | row
-        for row in slices(planner, settings.runs):
+        for row in slices(programs, settings.runs):
             yield {"model": name} | row
         shutil.rmtree(work)
 
 
-def kernels(planner: Planner, model: Path, work: Path, threads: int) -> Iterator[dict[str, Any]]:
+def kernels(programs: ModelPrograms, model: Path, work: Path, threads: int) -> Iterator[dict[str, Any]]:
     """Each implementation of the convolution that oneDNN offers: what it takes of memory, and its time."""
     dnnl, chosen, offered = Dnnl(), dict[Any, Implementation](), dict[int, tuple[Implementation, ...]]()
 
@@ -90,16 +90,16 @@ def kernels(planner: Planner, model: Path, work: Path, threads: int) -> Iterator
 
     def built(known: dict[Any, Implementation]) -> Built:
         with dnnl.without_primitive_cache():
-            return build(dnnl, planner.lowered, BLOCKED, _LIMITS[0], threads, choose=choose, known=known)
+            return build(dnnl, programs.lowered, BLOCKED, _LIMITS[0], threads, choose=choose, known=known)
 
     built(chosen)
     place, key = next((place, key) for place, key in enumerate(chosen) if key[0] == "conv")
     for number, kernel in enumerate(offered[place]):
         made, folder = built({**chosen, key: kernel}), work / f"kernel-{number}"
         folder.mkdir()
-        write_weights(dnnl, model, planner.lowered, made, folder / WEIGHTS_NAME)
-        write_folder(folder, made.program, made_for(model, dnnl, threads), planner.cores)
-        profile = profile_program(folder, made.program, planner.settings(_RUNS, profile=True))
+        write_weights(dnnl, model, programs.lowered, made, folder / WEIGHTS_NAME)
+        programs.writer.program(folder, TapedProgram(made.program))
+        profile = profile_program(folder, made.program, programs.settings(_RUNS, profile=True))
         needs = workload_of(made.program, profile.compute_ms)
         k = int(needs.weight_bytes.argmax())  # poolings have none
         weights, live = int(needs.weight_bytes[k]), int(needs.live_bytes[k])
@@ -110,15 +110,23 @@ def kernels(planner: Planner, model: Path, work: Path, threads: int) -> Iterator
         shutil.rmtree(folder)
 
 
-def slices(planner: Planner, runs: int) -> Iterator[dict[str, Any]]:
+def cut_name(candidate: CostedProgram) -> str:
+    """Name the cut of a program as tables do."""
+    limit = candidate.form.limit
+    parts = "whole layers" if limit == LIMITS[0] else f"weights in parts of {limit / MIB:g} MiB"
+    heights = sorted({region.rows for region in candidate.form.regions})
+    return parts + (f", inputs in bands of {' and '.join(map(str, heights))} rows" if heights else "")
+
+
+def slices(programs: ModelPrograms, runs: int) -> Iterator[dict[str, Any]]:
     """Each cut of a layer: the least memory beside kernels, and times with nothing loaded ahead and with one part ahead."""
-    whole = planner.built(ModelCut(_LIMITS[0])).program
+    whole = programs.built(ModelCut(_LIMITS[0])).program
     last, height = len(whole.step_names) - 1, max((b.shape[2] for b in whole.outputs if len(b.shape) == _RANK), default=0)
     cuts = [ModelCut(limit) for limit in _LIMITS]
     cuts += [ModelCut(_LIMITS[0], (Region(0, last, rows),)) for rows in _ROWS if rows < height]
     seen = list[CostedProgram]()
     for cut in cuts:
-        candidate = planner.candidate(cut)
+        candidate = programs.candidate(cut)
         if candidate in seen:
             continue
         seen.append(candidate)
@@ -130,16 +138,16 @@ def slices(planner: Planner, runs: int) -> Iterator[dict[str, Any]]:
             "load_ms": float(work.weight_bytes.sum()) / candidate.profile.bytes_per_ms, "steps": len(work.weight_bytes),
             "place": len(cut.regions),
         }  # fmt: skip
-        yield row | _timed(planner, candidate, arena + int(work.weight_bytes.max()), runs)
+        yield row | _timed(programs, candidate, arena + int(work.weight_bytes.max()), runs)
 
 
-def _timed(planner: Planner, candidate: CostedProgram, arena: int, runs: int) -> dict[str, Any]:
+def _timed(programs: ModelPrograms, candidate: CostedProgram, arena: int, runs: int) -> dict[str, Any]:
     """Times of a cut in an arena: `median_ms` with weights loaded ahead, `full_ms` with each part loaded when it is needed."""
     try:
-        plan = planner.documented(candidate, candidate.planned(arena + candidate.objects_bytes, Mode.back_to_back))
+        plan = candidate.documented(candidate.planned(arena + candidate.objects_bytes, Mode.back_to_back))
     except (InfeasibleError, UndecidedError) as error:
         return {"reason": error.what}
-    settings = replace(planner.settings(max(runs, 3)), followed=True)
+    settings = replace(programs.settings(max(runs, 3)), followed=True)
     ahead, full = (run_apart(candidate.folder, [schedule], settings) for schedule in (plan.model_dump(), when_needed(plan)))
     return {
         "peak": plan.arena_bytes, "median_ms": statistics.median(ahead.phases[0].run_ms[1:]),

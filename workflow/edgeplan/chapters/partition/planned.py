@@ -30,7 +30,7 @@ from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, Pai
 from edgeplan.runtime.partitioned.program import Partitioned, partition
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.streaming.build import write_weights
+from edgeplan.runtime.streaming.weights_file import write_weights
 from edgeplan.support.machine import fingerprint
 from edgeplan.workloads.registry import Workload
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from edgeplan.cuda.contexts import gpu_name
-from edgeplan.cuda.driver import Driver
+from edgeplan.cuda.driver import Driver, gpu_name
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.opencl.dispatching import DispatchingEngine
 from edgeplan.opencl.processor import DispatchingProcessor

@@ -20,8 +20,9 @@ from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.packed_programs import Budgeted, TapedProgram
 from edgeplan.runtime.program_file import PROGRAM_BIN
-from edgeplan.runtime.streaming.build import build, write_weights
+from edgeplan.runtime.streaming.build import build
 from edgeplan.runtime.streaming.schedules import Schedule
+from edgeplan.runtime.streaming.weights_file import write_weights
 from edgeplan.runtime.streaming.workloads import all_resident
 
 _WHOLE_BYTES = 1 << 40  # of the weights of a part: no step is cut

@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnxruntime as ort
 
-from edgeplan.cuda.contexts import gpu_name
-from edgeplan.cuda.driver import Driver
+from edgeplan.cuda.driver import Driver, gpu_name
 from edgeplan.engines.base import Array, Engine, EngineSettings, Session, random_inputs
 from edgeplan.engines.onnxruntime.cuda_provider import OPTIONS, PROVIDER, is_there
 from edgeplan.engines.onnxruntime_cuda import ENGINE

@@ -123,15 +123,7 @@ class MemoryPlan(BaseModel):
 def document(
     planned: PlannedMemory, workload: Workload, reader: Reader, steps: tuple[str, ...], tensors: tuple[str, ...]
 ) -> MemoryPlan:
-    """Write a planned schedule as a plan document.
-
-    Args:
-        planned: the plan.
-        workload: what it is for.
-        reader: what weights are read with.
-        steps: names.
-        tensors: names.
-    """
+    """Write a planned schedule as a plan document."""
     placed = planned.placement
     waits = (placed.weight_offset >= 0) & (placed.after < 0)
     return MemoryPlan(

@@ -1,9 +1,20 @@
-"""A workload is the input of the memory planner: steps in order, the tensors that live across them, and their weights."""
+"""A workload is the input of the memory planner: steps in order, tensors that live across them, weights; and how it executes.
+
+Plans are priced by a model of when steps and loads begin and end. A lane that is free takes the next read as
+soon as the step that its load waits for has ended: loads in order of their steps, neighbours in the file
+together, up to the bytes of one read. Each read takes a time of its own before its bytes come, which other
+reads may use; the bytes of one read at a time have the whole bandwidth. What is stored in half its bytes is
+widened then, one read at a time. A step begins when the one before has ended and all loads up to its own are
+done. These are the rules of the reader (`native/src/session`). What stalls tells which weights to keep in
+memory for good, where inferences follow each other.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heapreplace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +24,8 @@ from edgeplan.planning.layout.buffers import Buffers, Ints
 Floats = npt.NDArray[np.float64]
 #: Bytes of one read: smaller ones cost bandwidth, larger ones gain none.
 CHUNK_BYTES = 2 << 20
+#: Of the memory that tensors leave, for weights that are kept, the most first.
+SHARES = (0.98, 0.93, 0.85, 0.7, 0.4)
 
 
 @dataclass(frozen=True)
@@ -130,3 +143,144 @@ def _last_users(offset: Ints, size: Ints, after: Ints, tensor_offset: Ints, tens
         tensors = (tensor_offset < high) & (low < tensor_offset + tensor_size)
         again[k] = max(k, steps[weights].max(initial=k), upper[tensors].max(initial=0) - 1)
     return again
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A timeline shows inferences that follow each other; ms from the begin of the first, shape (inferences, steps).
+
+    Attributes:
+        load_start, load_end: 0 for weights that are in memory at the begin, those of the inference
+            before where they stay.
+        step_start, step_end: of the computing.
+    """
+
+    load_start: Floats
+    load_end: Floats
+    step_start: Floats
+    step_end: Floats
+
+    @property
+    def latency_ms(self) -> float:
+        """Return the latency of the first inference in ms, which begins with memory filled."""
+        return float(self.step_end[0, -1])
+
+    @property
+    def period_ms(self) -> float:
+        """Mean time from a step to the same of the next inference, of the step with the longest.
+
+        Over the second half of the inferences, of which there are at least three.
+        """
+        starts = self.step_start[len(self.step_start) // 2 :]
+        return float(((starts[-1] - starts[0]) / (len(starts) - 1)).max())
+
+
+def simulated(
+    workload: Workload,
+    reader: Reader,
+    placement: Placement,
+    inferences: int = 1,
+) -> Timeline:
+    """Run inferences one after the other; memory is filled when the first one begins."""
+    n, rate = workload.steps, reader.bytes_per_ms
+    widening = 1 / reader.widened_per_ms if reader.widened_per_ms else 0.0  # ms a byte
+    compute, size = workload.compute_ms.tolist() * inferences, workload.weight_bytes.tolist() * inferences
+    queue, waits, follows = _queue(workload, placement, inferences)
+    begun, done, starts, ends = ([0.0] * (n * inferences) for _ in range(4))
+    lanes = [0.0] * reader.lanes  # a heap of when each is free
+    step, now = 0, 0.0  # the next step, and when the one before ends
+
+    def computed(last: int) -> float:
+        """When a step ends; the loads of all steps up to it are known."""
+        nonlocal step, now
+        while step <= last:
+            starts[step] = now = max(now, done[step])
+            ends[step] = now = now + compute[step]
+            step += 1
+        return ends[last] if last >= 0 else 0.0
+
+    issued = wire = widened = 0.0
+    at, left = 0, size[queue[0]] if queue else 0  # of the load that is next: its place, and the bytes to read
+    while at < len(queue):
+        first, room = queue[at], reader.chunk_bytes
+        issued = max(issued, lanes[0], computed(waits[at]))
+        complete: list[int] = []
+        while True:
+            own = queue[at]
+            if left == size[own]:
+                begun[own] = issued
+            part = min(left, room)
+            left, room = left - part, room - part
+            if left:
+                break
+            complete.append(own)
+            at += 1
+            if at == len(queue):
+                break
+            left = size[queue[at]]
+            if not room or not follows[at] or waits[at] >= first or computed(waits[at]) > issued:
+                break
+        wire = max(wire, issued + reader.read_ms) + (reader.chunk_bytes - room) / rate
+        widened = max(widened, wire) + (reader.chunk_bytes - room) * widening
+        heapreplace(lanes, widened)
+        for own in complete:
+            done[own] = widened
+    computed(n * inferences - 1)
+    return Timeline(*(np.array(values).reshape(inferences, n) for values in (begun, done, starts, ends)))
+
+
+def _queue(workload: Workload, placement: Placement, inferences: int) -> tuple[list[int], list[int], list[bool]]:
+    """The loads in order: step, the step that it waits for (-1: none), whether it lies in the file behind the load before.
+
+    Steps are counted on from one inference to the next.
+    """
+    n = workload.steps
+    own = placement.after >= 0  # loads that wait for a step of their own inference
+    loads = placement.weight_offset >= 0
+    place = np.cumsum(workload.weight_bytes > 0)  # in the file
+    queue, waits, follows = [], [], []
+    for m in range(inferences):
+        steps = np.flatnonzero(loads & ~placement.stays if m else loads & own)
+        queue.append(steps + m * n)
+        waits.append(np.where(own[steps], placement.after[steps] + m * n, placement.again[steps] + (m - 1) * n))
+        follows.append(np.diff(place[steps], prepend=-1) == 1)
+    return tuple(np.concatenate(values).tolist() for values in (queue, waits, follows))
+
+
+def stalls_ms(timeline: Timeline) -> Floats:
+    """Return the time that each step of the last inference waits for its weights, in ms."""
+    ends = timeline.step_end
+    before = np.concatenate([[ends[-2, -1] if len(ends) > 1 else 0.0], ends[-1, :-1]])
+    waits: Floats = timeline.step_start[-1] - before
+    return waits
+
+
+def kept_candidates(
+    workload: Workload, budget: int, timeline: Timeline, shares: Sequence[float] = SHARES, first: Sequence[int] = ()
+) -> Iterator[npt.NDArray[np.bool_]]:
+    """Yield sets of weights that may be worth keeping, the largest first.
+
+    Weights whose loads hold their step up most for each byte come first, then those of the steps
+    that need most memory at once, which makes room for streaming the rest. The timeline is of inferences that stream all
+    weights; steps in `first` come before all others: they stay at a smaller budget.
+    """
+    size = workload.weight_bytes
+    benefit = np.round(stalls_ms(timeline) / np.maximum(size, 1), 12)
+    others = np.ones(workload.steps, dtype=np.bool_)
+    others[list(first)] = False
+    order = np.lexsort((-(workload.live_bytes + size), -benefit, others))
+    rows = [
+        (k, bytes_of, -(-bytes_of // workload.weight_alignment) * workload.weight_alignment)
+        for k in order.tolist()
+        if (bytes_of := int(size[k]))
+    ]
+    for share in shares:
+        left = int(share * (budget - int(workload.live_bytes.max())))
+        pinned = np.zeros(workload.steps, dtype=np.bool_)
+        chosen = []
+        for k, bytes_of, taken in rows:
+            if bytes_of <= left:
+                chosen.append(k)
+                left -= taken
+        pinned[chosen] = True
+        yield pinned

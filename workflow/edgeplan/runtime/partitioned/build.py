@@ -15,8 +15,9 @@ from edgeplan.runtime.partitioned.crossing import crossings
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.processor import Region
 from edgeplan.runtime.program import signature
-from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, contents, program_of, raw_segment
+from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, program_of, raw_segment
 from edgeplan.runtime.streaming.program import ELSEWHERE
+from edgeplan.runtime.streaming.weights_file import contents
 
 _OTHER = 1
 _NO_CALLS = Created((), (), 0, 0)

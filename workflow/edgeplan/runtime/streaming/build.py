@@ -3,52 +3,47 @@
 from __future__ import annotations
 
 import math
-import mmap
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, Self
+from typing import Protocol
 
-import numpy as np
+import msgspec
 from msgspec.structs import replace
 
-from edgeplan.errors import ModelError
+from edgeplan.graph import blocks
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
-from edgeplan.graph.shapes import FLOAT16, FLOAT32
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import PAGE_BYTES, Call, Created, Creator, Implementation, KernelCall, Place, aligned, paged
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Worker, transformed
 from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.program_file import Border
 from edgeplan.runtime.ranges import Ranged, cut
-from edgeplan.runtime.streaming.halves import BF16, HALF_BYTES, VALUE_BYTES, Stored
-from edgeplan.runtime.streaming.program import (
-    ELSEWHERE,
-    NOTHING,
-    WEIGHTS,
-    Buffer,
-    Executed,
-    Kernel,
-    Operand,
-    StreamProgram,
-)
-from edgeplan.runtime.streaming.rounding import rounded, stay_finite
-from edgeplan.runtime.streaming.rows import Table, with_rows
-from edgeplan.runtime.transform import Array, values_of, widened
-from edgeplan.runtime.weights import WeightLocation, locate_weights
+from edgeplan.runtime.streaming.program import ELSEWHERE, NOTHING, WEIGHTS, Buffer, Executed, Kernel, Operand, StreamProgram
+from edgeplan.runtime.streaming.schedules import BF16, HALF_BYTES, VALUE_BYTES, Stored
 
 _UNCUT = 1 << 62
 _FLOAT_BYTES = 4
+_IMAGE_RANK = 4
 _SHIFT = 40  # a token names a buffer above this bit, and an offset in it below
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A weight that lies in the file as it is: where, how many bytes. Steps read the rows that their indices name, no others.
+
+    An embedding has a row for each word of a vocabulary, of which an inference needs those of its tokens alone.
+    """
+
+    weight: str
+    at: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +212,7 @@ def program_of(
 ) -> StreamProgram:
     """Put a program together from its steps.
 
-    Args:
-        creator: made the steps.
-        lowered: the model's steps, before any was cut.
-        places: of its activations.
-        rows: the steps that are executed.
-        threads: of each kernel.
-        start: where weights of steps begin in the file.
-        lanes: processors that run it.
-        is_halved: whether a segment may be stored in half its bytes.
+    Weights of steps begin at `start` in the file; `is_halved` tells whether a segment may be stored in half its bytes.
     """
     dnnl = creator.dnnl
     buffers = places.buffers(lowered, rows)
@@ -452,107 +439,29 @@ def raw_sizes(shapes: Mapping[str, Shape], types: Mapping[str, str], step: Step)
     return [(name, BYTES_PER_ELEMENT[types.get(name, FLOAT32)] * math.prod(shapes[name])) for name in step.weights.values()]
 
 
-def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, target: Path) -> None:
-    """Write the weights of all steps, each a segment of whole pages in the layout that its kernel reads, in order of execution.
-
-    Args:
-        dnnl: the library.
-        model: the ONNX file.
-        lowered: its steps, before they were cut.
-        built: the program.
-        target: the file to write.
-    """
-    with target.open("wb") as file:
-        for at, content in contents(dnnl, model, lowered, built):
-            file.seek(at)
-            file.write(content)
-        file.truncate(built.program.weights_bytes)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def contents(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built) -> Iterator[tuple[int, memoryview]]:
-    """The weights of all steps, each once: where in the file they lie, and their bytes; see `write_weights`."""
-    worker, written = Worker(dnnl, built.program.threads), set[int]()
-    with _Values(model, lowered, built.ranged) as values:
-        for table in built.tables:
-            yield table.at, values.whole(table.weight).data
-        for segment, executed in zip(built.segments, built.program.steps, strict=True):
-            if segment is None or executed.weights_at in written:
-                continue
-            written.add(executed.weights_at)
-            halved = executed.stored_bytes < executed.weight_bytes
-            for step, created, at in segment.parts:
-                raw = {role: values.of(name) for role, name in step.weights.items()}
-                begin = executed.weights_at + (HALF_BYTES * at // VALUE_BYTES if halved else at)
-                if created is not None:
-                    made = transformed(dnnl, step, created, raw, worker).data[: created.weight_bytes]
-                    halves = built.program.halves
-                    yield begin, rounded(made.view(np.float32), halves).view(np.uint8).data if halved else made.data
-                    continue
-                for value in raw.values():
-                    yield begin, value.reshape(-1).view(np.uint8).data
-                    begin += aligned(value.nbytes)
+def with_rows(lowered: Lowered) -> tuple[Lowered, tuple[Table, ...]]:
+    """Steps that gather whole rows of a weight read them from the file; the tables lie at its beginning."""
+    tables: dict[str, Table] = {}
+    steps: list[Step] = []
+    at = 0
+    for step in lowered.steps:
+        if not _gathers_rows(step, lowered):
+            steps.append(step)
+            continue
+        weight = step.weights["operand_0"]
+        rows, *rest = lowered.shapes[weight]
+        row = BYTES_PER_ELEMENT[lowered.types.get(weight, "float32")] * math.prod(rest)
+        if weight not in tables:
+            tables[weight] = Table(weight, at, rows * row)
+            at += paged(rows * row)
+        settings = MappingProxyType({"at": tables[weight].at, "rows": rows, "row_bytes": row})
+        steps.append(replace(step, kind="rows", weights=MappingProxyType({}), settings=settings))
+    return replace(lowered, steps=tuple(steps)), tuple(tables.values())
 
 
-def halvable(model: Path, lowered: Lowered, kind: Stored = BF16) -> frozenset[str]:
-    """Names of the weights that can be stored in half their bytes: float32, and none becomes infinite by that.
-
-    Masks of attention hold numbers that would.
-    """
-    names = {name for step in lowered.steps for name in step.weights.values() if lowered.types.get(name, FLOAT32) == FLOAT32}
-    with _Values(model, lowered, Ranged(lowered, {}, {}, ())) as values:
-        return frozenset(name for name in names if stay_finite(values.whole(name), kind))
-
-
-class _Values:
-    """Values of weights and of parts of them, copied out of the mapped model."""
-
-    def __init__(self, model: Path, lowered: Lowered, ranged: Ranged) -> None:
-        self._folder, self._ranged, self._shapes = model.parent, ranged, lowered.shapes
-        self._locations: Mapping[str, WeightLocation] = locate_weights(model, lowered)
-        self._maps: dict[str, mmap.mmap] = {}
-        self._widened: dict[str, Array] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._maps.clear()
-
-    def of(self, name: str) -> Array:
-        """The values of a weight, or of a part of one, row-major and the caller's own."""
-        part = self._ranged.weights.get(name)
-        if part is None:
-            return self.whole(name).copy()
-        index = (slice(None),) * part.axis + (slice(part.start, part.stop),)
-        return np.ascontiguousarray(self.whole(part.whole)[index]).copy()
-
-    def whole(self, name: str) -> Array:
-        """The values of a weight where the file holds them; what is stored in fewer bytes is widened.
-
-        Parts of a weight are asked for one after the other, so the last one is kept.
-        """
-        location = self._locations[name]
-        if location.scale is None and location.dtype != FLOAT16:
-            return self._held(location, self._shapes[name])
-        if name not in self._widened:
-            found = {end: self._held(part, (part.count,) if end else self._shapes[name]) for end, part in location.parts}
-            self._widened = {name: widened(found, {"": location.axis})[""]}
-        return self._widened[name]
-
-    def _held(self, location: WeightLocation, shape: Shape) -> Array:
-        data = np.frombuffer(self._map(location.file), np.uint8, location.size, location.offset)
-        if location.stride != np.dtype(location.dtype).itemsize:
-            return values_of(data, location.stride, location.dtype).reshape(shape)
-        return np.ndarray(shape, location.dtype, data.data)
-
-    def _map(self, file: str) -> mmap.mmap:
-        if file not in self._maps:
-            path = self._folder / file
-            try:
-                with path.open("rb") as opened:
-                    self._maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise ModelError(f"cannot read the weights: {error}", where=str(path), next_step="check the path") from error
-        return self._maps[file]
+def _gathers_rows(step: Step, lowered: Lowered) -> bool:
+    """Tell whether a step picks slices along the first axis of a weight."""
+    if not step.picks_places or [*step.weights] != ["operand_0"]:
+        return False
+    outer = step.sizes("block")[blocks.AT_DIMS]  # places before the axis that is picked from
+    return outer == 1 and len(lowered.shapes[step.outputs[0]]) != _IMAGE_RANK and not step.post_ops

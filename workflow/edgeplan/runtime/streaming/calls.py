@@ -98,12 +98,7 @@ class BoundCalls:
         return FormatError(what, where=self._program.model, next_step=AGAIN)
 
     def place(self, buffers: Sequence[int], weights: Sequence[int]) -> None:
-        """Give all operands their addresses.
-
-        Args:
-            buffers: address of each buffer.
-            weights: address of each step's weights.
-        """
+        """Give all operands their addresses."""
         self._operands[:] = [
             operand.offset + (own if operand.buffer == WEIGHTS else buffers[operand.buffer])
             for step, own in zip(self._program.steps, weights, strict=True)

@@ -48,10 +48,7 @@ class _Schedule(ctypes.Structure):
 def ready(folder: str | os.PathLike[str], library: str, *, alone: bool) -> None:
     """Be what a process is before it opens a plan of memory: the library is loaded, and its threads have run.
 
-    Args:
-        folder: of the plan.
-        library: oneDNN's file.
-        alone: pages of all files that were read and are not used are given up, too.
+    `alone`: pages of all files that were read and are not used are given up, too.
     """
     types = (ctypes.c_char_p, ctypes.c_char_p, _INT, _POINTER)
     checked("measure_ready", types, os.fsencode(folder), os.fsencode(library), alone, None)

@@ -16,7 +16,7 @@ from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.program_file import Border
-from edgeplan.runtime.streaming.halves import BF16, Stored
+from edgeplan.runtime.streaming.schedules import BF16, Stored
 
 #: Where an operand lies, if in no buffer.
 WEIGHTS = -1
@@ -56,7 +56,7 @@ class Executed(msgspec.Struct, frozen=True, array_like=True):
             reads and writes.
         weights_at: where its segment of weights begins in the file; steps with the same weights share one.
         weight_bytes: of the segment in memory, whole pages; 0 without weights.
-        stored_bytes: of the segment in the file: as many, or half of them (`runtime.streaming.halves`).
+        stored_bytes: of the segment in the file: as many, or half of them (`runtime.streaming.schedules`).
     """
 
     name: str

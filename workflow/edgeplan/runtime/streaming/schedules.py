@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from edgeplan.runtime.folder import MEMORY
-from edgeplan.runtime.streaming.halves import F32, Stored
 
 if TYPE_CHECKING:
     from edgeplan.runtime.folder import PlanFolder
+
+
+#: How weights are stored: as kernels take them, or in half the bytes.
+Stored = Literal["f32", "bf16", "f16"]
+F32: Stored = "f32"
+BF16: Stored = "bf16"
+F16: Stored = "f16"
+#: Outputs of a plan with such weights may differ from ONNX Runtime's by so much of the largest magnitude.
+HALVES_TOLERANCE = 0.02
+#: Bytes of a half, and of its value.
+HALF_BYTES, VALUE_BYTES = 2, 4
+
 
 BACK_TO_BACK = "back-to-back"
 

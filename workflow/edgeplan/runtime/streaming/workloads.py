@@ -24,12 +24,7 @@ def buffers_of(program: StreamProgram) -> Buffers:
 
 
 def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload:
-    """Build the planner's workload from the program's steps and their times.
-
-    Args:
-        program: the program.
-        compute_ms: of each step.
-    """
+    """Build the planner's workload from the program's steps and their times."""
     weights = np.array([step.weight_bytes for step in program.steps], np.int64)  # as memory holds them
     return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
 

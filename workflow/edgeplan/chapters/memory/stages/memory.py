@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.budget import MACHINE
+from edgeplan.chapters.memory.folders import RunCores
 from edgeplan.chapters.memory.measuring import (
     COLUMNS,
     EARLIER_COLUMNS,
@@ -24,10 +24,9 @@ from edgeplan.chapters.memory.measuring import (
     RowsPart,
     parts_of,
 )
-from edgeplan.chapters.memory.plan import RunCores
 from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.single_layers import single_layers
-from edgeplan.chapters.memory.studies import StudiedModel
+from edgeplan.chapters.memory.studies import ModelBench, StudiedModel
 from edgeplan.devices.config import load_device
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched

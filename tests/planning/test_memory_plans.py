@@ -1,24 +1,154 @@
-"""Properties of streaming plans: sound at every moment, near to the bound, planned fast."""
+"""Properties of streaming plans: sound at every moment, near to the bound, planned fast; and their documents."""
+
+from __future__ import annotations
 
 import itertools
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from streaming_workloads import assert_sound, resnet152, vgg19, workloads
+from pydantic import ValidationError
 
 from depth import examples
 from edgeplan.errors import InfeasibleError
-from edgeplan.planning.memory import bounds, simulate
+from edgeplan.planning.layout.buffers import buffers
+from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.planner import least, lowest, place, plan
+from edgeplan.planning.memory.planner import algorithm_1, improved, least, lowest, plan
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, best, enough_bytes
-from edgeplan.planning.memory.search import improved
-from edgeplan.planning.memory.workload import Reader, Workload, placement
+from edgeplan.planning.memory.workload import Placement, Reader, Timeline, Workload, placement, simulated
 from layout_checks import assert_consistent, shared_memory
+
+_FLOAT = 4
+_SLICE = 2 << 20  # no slice of weights is larger
+
+
+class Network:
+    """Steps and tensors of a network, added in order of execution."""
+
+    def __init__(self, macs_per_ms: float, bytes_per_ms: float) -> None:
+        self.macs_per_ms, self.bytes_per_ms = macs_per_ms, bytes_per_ms
+        self.compute: list[float] = []
+        self.weights: list[int] = []
+        self.tensors: list[list[int]] = []  # begin, end, bytes
+
+    def tensor(self, count: int) -> int:
+        """A tensor of so many values that begins with the next step."""
+        self.tensors.append([len(self.compute), len(self.compute) + 1, _FLOAT * count])
+        return len(self.tensors) - 1
+
+    def layer(self, macs: int, weights: int, inputs: list[int]) -> None:
+        """A layer, in slices; its output has been added before."""
+        slices = max(1, -(-_FLOAT * weights // _SLICE))
+        ms = max(macs / self.macs_per_ms, _FLOAT * weights / self.bytes_per_ms)  # fully connected: bound by memory
+        for part in range(slices):
+            self.compute.append(ms / slices)
+            self.weights.append(-(-_FLOAT * weights // slices // 64) * 64 if part or weights else 0)
+        for index in [*inputs, len(self.tensors) - 1]:
+            self.tensors[index][1] = len(self.compute)
+
+    def workload(self) -> Workload:
+        rows = np.array(self.tensors, dtype=np.int64)
+        aligned = -(-rows[:, 2] // 64) * 64
+        alive = buffers(rows[:, 0], rows[:, 1], aligned, np.full(len(rows), 64))
+        return Workload(np.array(self.compute), np.array(self.weights, dtype=np.int64), alive, weight_alignment=64)
+
+    def convolution(self, x: int, channels: int, out: int, side: int, kernel: int, extra: tuple[int, ...] = ()) -> int:
+        """Returns the output; `side` is of the output."""
+        y = self.tensor(out * side * side)
+        weights = channels * out * kernel * kernel
+        self.layer(weights * side * side, weights + out, [x, *extra])
+        return y
+
+
+def vgg19() -> Workload:
+    """VGG-19 (arXiv 1409.1556, table 1, column E) at about 380 ms."""
+    network = Network(macs_per_ms=54e6, bytes_per_ms=25e6)
+    side, channels = 224, 3
+    x = network.tensor(channels * side * side)
+    for out, convolutions in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+        for _ in range(convolutions):
+            x = network.convolution(x, channels, out, side, 3)
+            channels = out
+        side //= 2
+        y = network.tensor(channels * side * side)
+        network.layer(0, 0, [x])
+        x = y
+    for inputs, outputs in ((25088, 4096), (4096, 4096), (4096, 1000)):
+        y = network.tensor(outputs)
+        network.layer(inputs * outputs, inputs * outputs + outputs, [x])
+        x = y
+    return network.workload()
+
+
+def resnet152() -> Workload:
+    """ResNet-152 (arXiv 1512.03385, table 1) at about 205 ms."""
+    network = Network(macs_per_ms=56e6, bytes_per_ms=25e6)
+    x = network.tensor(3 * 224 * 224)
+    x = network.convolution(x, 3, 64, 112, 7)
+    y = network.tensor(64 * 56 * 56)
+    network.layer(0, 0, [x])
+    x, channels = y, 64
+    for width, blocks, side in ((64, 3, 56), (128, 8, 28), (256, 36, 14), (512, 3, 7)):
+        for block in range(blocks):
+            shortcut = x if block else network.convolution(x, channels, 4 * width, side, 1)
+            first_side = 2 * side if block == 0 and width > 64 else side
+            y = network.convolution(x, channels, width, first_side, 1)
+            y = network.convolution(y, width, width, side, 3)
+            x = network.convolution(y, width, 4 * width, side, 1, (shortcut,))
+            channels = 4 * width
+    y = network.tensor(2048)
+    network.layer(0, 0, [x])
+    network.tensor(1000)
+    network.layer(2048 * 1000, 2048 * 1000 + 1000, [y])
+    return network.workload()
+
+
+@st.composite
+def workloads(draw: st.DrawFn, steps: int = 12, tensors: int = 12, largest: int = 20) -> Workload:
+    """Any workload: tensors that begin and end anywhere, steps with and without weights."""
+    n = draw(st.integers(1, steps))
+    compute = draw(st.lists(st.floats(0, 5), min_size=n, max_size=n))
+    weights = draw(st.lists(st.integers(0, largest), min_size=n, max_size=n))
+    spans = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(1, n), st.integers(0, largest)), max_size=tensors))
+    rows = np.array([(begin, min(begin + length, n), size) for begin, length, size in spans], dtype=np.int64).reshape(-1, 3)
+    alignment = draw(st.sampled_from([1, 1, 4]))
+    alive = buffers(rows[:, 0], rows[:, 1], rows[:, 2], np.full(len(rows), draw(st.sampled_from([1, 1, 2]))))
+    return Workload(np.array(compute), np.array(weights, dtype=np.int64), alive, weight_alignment=alignment)
+
+
+def assert_sound(workload: Workload, placement: Placement, timeline: Timeline, budget: int) -> None:
+    """Nothing overlaps at any time, is used before it is loaded, or is out of the arena."""
+    tensors, inferences = workload.tensors, len(timeline.step_end)
+    held = []  # what, from when to when (ms), from address to address
+    for m in range(inferences):
+        for t in range(len(tensors)):
+            since, until = timeline.step_start[m, tensors.lower[t]], timeline.step_end[m, tensors.upper[t] - 1]
+            low = int(placement.tensor_offset[t])
+            assert low % tensors.alignment[t] == 0
+            held.append((("tensor", m, t), since, until, low, low + int(tensors.size[t])))
+        for k in np.flatnonzero(workload.weight_bytes):
+            low = int(placement.weight_offset[k])
+            assert low >= 0
+            assert low % workload.weight_alignment == 0
+            since, until = timeline.load_start[m, k], timeline.step_end[m, k]
+            assert timeline.load_end[m, k] <= timeline.step_start[m, k] + 1e-9
+            if placement.stays[k]:
+                since, until = 0.0, timeline.step_end[-1, -1]
+                if m:
+                    continue
+            held.append((("weights", m, k), since, until, low, low + int(workload.weight_bytes[k])))
+    for at, (what, since, until, low, high) in enumerate(held):
+        assert 0 <= low <= high <= placement.height <= budget
+        for other, other_since, other_until, other_low, other_high in held[:at]:
+            apart = until <= other_since + 1e-9 or other_until <= since + 1e-9 or high <= other_low or other_high <= low
+            assert apart, f"{what} and {other} share memory"
+    assert (np.diff(timeline.step_start.ravel()) >= 0).all()
+
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 _readers = st.builds(
@@ -34,8 +164,8 @@ def _bound(workload: Workload, reader: Reader, budget: int, mode: Mode) -> float
     return (bounds.isolated_ms if mode is Mode.isolated else bounds.period_ms)(workload, reader, budget)
 
 
-def _run(workload: Workload, reader: Reader, planned: PlannedMemory) -> simulate.Timeline:
-    return simulate.run(workload, reader, planned.placement, 1 if planned.mode is Mode.isolated else REPEATS)
+def _run(workload: Workload, reader: Reader, planned: PlannedMemory) -> Timeline:
+    return simulated(workload, reader, planned.placement, 1 if planned.mode is Mode.isolated else REPEATS)
 
 
 @settings(_quick, max_examples=examples(150))
@@ -44,7 +174,7 @@ def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader:
     known = least(workload)
     assert known.height is not None
     budget = known.height + extra
-    planned = plan(workload, reader, budget, mode, work=_WORK)
+    planned = plan(workload, reader, budget, mode)
     timeline = _run(workload, reader, planned)
     assert_sound(workload, planned.placement, timeline, budget)
     simulated = timeline.latency_ms if mode is Mode.isolated else timeline.period_ms
@@ -86,10 +216,10 @@ def test_weights_are_loaded_again_as_early_as_their_memory_is_free(workload: Wor
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
 def test_algorithm_1_is_sound(workload: Workload, reader: Reader, extra: int) -> None:
     budget = bounds.least_bytes(workload) + extra
-    placed = place(workload, budget)
+    placed = algorithm_1(workload, budget)
     assume(placed is not None)
     assert placed is not None
-    timeline = simulate.run(workload, reader, placed, 3)
+    timeline = simulated(workload, reader, placed, 3)
     assert_sound(workload, placed, timeline, budget)
     assert timeline.latency_ms >= bounds.isolated_ms(workload, reader, budget) * (1 - 1e-9)
 
@@ -101,7 +231,7 @@ def test_no_address_at_all_beats_the_bound(workload: Workload, reader: Reader, e
     best = _optimum(workload, reader, budget)
     assert best >= bounds.isolated_ms(workload, reader, budget) * (1 - 1e-9)
     try:
-        planned = plan(workload, reader, budget, work=_WORK)
+        planned = plan(workload, reader, budget)
     except InfeasibleError:
         assert math.isinf(best)
     else:
@@ -129,7 +259,7 @@ def _optimum(workload: Workload, reader: Reader, budget: int) -> float:
         # The step before is the latest that a load can wait for, and waiting no longer than needed is best in order.
         weights = np.array(where[len(tensors) :], dtype=np.int64)
         made = placement(workload, np.array(where[: len(tensors)], dtype=np.int64), weights, np.maximum.accumulate(after))
-        best = min(best, simulate.run(workload, reader, made).latency_ms)
+        best = min(best, simulated(workload, reader, made).latency_ms)
     return best
 
 
@@ -143,7 +273,7 @@ def test_the_gap_to_the_bound_is_small_on_published_networks(name: str, lanes: i
     assert known is not None
     gaps = {}
     for budget in [known, *(mib * _MIB for mib in (27, 35, 52, 108, 209, 269) if mib * _MIB > known)]:
-        planned = plan(workload, Reader(2.6e6, lanes), budget, work=0)
+        planned = plan(workload, Reader(2.6e6, lanes), budget)
         assert_sound(workload, planned.placement, _run(workload, Reader(2.6e6, lanes), planned), budget)
         gaps[budget // _MIB] = round(100 * planned.gap, 2)
     assert max(gaps.values()) <= 2.0, gaps
@@ -155,7 +285,7 @@ def test_plans_made_again_are_as_near_to_the_bound(name: str) -> None:
     for mib, mode in itertools.product((30, 54, 108, 269), Mode):
         again, first = (
             best(workload, reader, mib * _MIB, mode, [lowest(workload)], again=True),
-            plan(workload, reader, mib * _MIB, mode, work=0),
+            plan(workload, reader, mib * _MIB, mode),
         )
         assert again is not None
         assert_sound(workload, again.placement, _run(workload, reader, again), mib * _MIB)
@@ -174,10 +304,10 @@ def test_what_fits_is_never_read_again() -> None:
 def test_back_to_back_keeps_what_fits_and_beats_algorithm_1(name: str) -> None:
     workload, reader = _NETWORKS[name], Reader(1.3e6, 2)
     for mib in (54, 108, 209):
-        planned = plan(workload, reader, mib * _MIB, Mode.back_to_back, work=0)
-        baseline = place(workload, mib * _MIB)
+        planned = plan(workload, reader, mib * _MIB, Mode.back_to_back)
+        baseline = algorithm_1(workload, mib * _MIB)
         assert baseline is not None
-        theirs = simulate.run(workload, reader, baseline, REPEATS).period_ms
+        theirs = simulated(workload, reader, baseline, REPEATS).period_ms
         assert planned.predicted_ms <= theirs * (1 + NEAR) + 1e-9  # of plans as fast the one that reads least is taken
         kept = int(workload.weight_bytes[planned.placement.stays].sum())
         assert kept <= mib * _MIB - int(workload.live_bytes.max())
@@ -226,3 +356,38 @@ def test_a_search_for_layouts_is_sound_no_slower_and_finds_the_same_again(
 def test_fewer_steps_to_count_from_bound_less(workload: Workload, reader: Reader, extra: int, stride: int) -> None:
     budget = bounds.least_bytes(workload) + extra
     assert bounds.period_ms(workload, reader, budget, stride) <= bounds.period_ms(workload, reader, budget) * (1 + 1e-12)
+
+
+def _made(mode: Mode = Mode.isolated) -> MemoryPlan:
+    compute, weights = np.array([1.0, 2.0, 0.5, 1.0]), np.array([8, 0, 12, 8], dtype=np.int64)
+    workload = Workload(compute, weights, buffers([0, 1, 2], [2, 3, 4], [4, 6, 4]), weight_alignment=2)
+    planned = plan(workload, Reader(10.0, 2), 24, mode)
+    return document(planned, workload, Reader(10.0, 2), ("a", "b", "c", "d"), ("x", "y", "z"))
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_document_is_read_as_it_was_written(mode: Mode) -> None:
+    made = _made(mode)
+    assert MemoryPlan.model_validate_json(made.model_dump_json()) == made
+    assert made.mode == mode
+    assert made.arena_bytes <= made.budget_bytes
+    assert made.gap >= 0
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda raw: raw.update(format_version=2), "format_version"),
+        (lambda raw: raw.update(more=1), "more"),
+        (lambda raw: raw.pop("after"), "after"),
+        (lambda raw: raw["tensor_bytes"].__setitem__(0, -1), "tensor_bytes"),
+        (lambda raw: raw.update(bytes_per_ms=0.0), "bytes_per_ms"),
+        (lambda raw: raw.update(lanes=0), "lanes"),
+        (lambda raw: raw.update(steps=[]), "steps"),
+    ],
+)
+def test_a_document_of_another_form_is_refused(change: Any, what: str) -> None:
+    raw = json.loads(_made().model_dump_json())
+    change(raw)
+    with pytest.raises(ValidationError, match=what):
+        MemoryPlan.model_validate_json(json.dumps(raw))
