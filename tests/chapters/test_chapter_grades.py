@@ -19,11 +19,12 @@ from cold_chapter_frames import evidence as cold_evidence
 from edgeplan.chapters.cold_start.evaluation.page import grade as cold_grade
 from edgeplan.chapters.memory.evaluation.evidence import MemoryEvidence
 from edgeplan.chapters.memory.evaluation.page import grade as memory_grade
-from edgeplan.chapters.partition.eop.evidence import EopEvidence
 from edgeplan.chapters.partition.eop.page import grade as eop_grade
-from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
+from edgeplan.chapters.partition.eop.tables import EopEvidence
 from edgeplan.chapters.partition.evaluation.page import grade as partition_grade
-from edgeplan.chapters.prediction.evaluation.page import machine_grade
+from edgeplan.chapters.partition.evaluation.tables import PartitionEvidence
+from edgeplan.chapters.prediction.evaluation.page import later_repeats, machine_grade
+from edgeplan.chapters.prediction.whole_models import APART_SECONDS
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import SHARE, others_share, watched
 from edgeplan.reporting.bars import Graded, Repeats, graded
@@ -56,6 +57,19 @@ def test_noise_in_the_repeats_of_each_chapter_gives_each_grade(spread: float, ex
     pair = pd.DataFrame({"model": "a", "way": "ours", "repeat": again, "slowdown": np.nan})
     assert _of(partition_grade(PartitionEvidence("p", *[EMPTY] * 3, pair, *[EMPTY] * 2, {}))) == expected
     assert _of(eop_grade(EopEvidence("p", EMPTY, EMPTY, pair, EMPTY, {}))) == expected
+
+
+def test_models_measured_again_too_soon_or_not_at_all_say_nothing() -> None:
+    rng = np.random.default_rng(0)
+    first, gap = rng.uniform(1, 100, 40), np.full(40, APART_SECONDS)
+    models = pd.DataFrame({"normalised_ms": first, "repeat_ms": first * np.exp(rng.normal(0, 0.005, 40)), "repeat_gap_s": gap})
+    assert _of(machine_grade(models, {})) == "good"
+    disturbed = models.assign(repeat_ms=models["repeat_ms"].where(models.index >= 8, 1.5 * first))
+    assert _of(machine_grade(disturbed, {})) == "poor"
+    assert later_repeats(models.assign(repeat_gap_s=gap - (models.index < 37))).spread() is None
+    assert (
+        _of(machine_grade(models.assign(repeat_ms=models["repeat_ms"].where(models.index < 4), repeat_gap_s=1e4), {})) == "good"
+    )
 
 
 def test_the_same_layers_slower_beside_the_models_than_beside_the_samples_are_poor() -> None:

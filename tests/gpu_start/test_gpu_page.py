@@ -10,13 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgeplan.chapters.cold_start.gpu.page import (
-    GPU_REPORT,
-    GpuStartEvidence,
-    findings,
-    gpu_metrics,
-    least_ms,
-)
+from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT, GpuStartEvidence, findings, gpu_metrics, least_ms
 from edgeplan.chapters.cold_start.settings import GPU_PROTOCOL
 from edgeplan.chapters.cold_start.stages.cold_gpu import COLUMNS
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.evaluation.checked_page import CheckedEvidence
-from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
+from edgeplan.chapters.partition.evaluation.tables import PartitionEvidence
 from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import augmented
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, Trained, train

@@ -4,45 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
-from cold_chapter_frames import evidence
 from tiny_profiled import MORE_PLANS, PLAN_TINY, git, tiny
 from typer.testing import CliRunner
 
-from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
-from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.cli import app
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.dnnl import Dnnl
-
-
-@pytest.fixture(scope="session")
-def e() -> ColdEvidence:
-    """The chapter's frames, as the stage writes them."""
-    return evidence()
-
-
-@pytest.fixture(scope="session")
-def figures(e: ColdEvidence) -> dict[str, float]:
-    """The chapter's figures of merit, from `e`."""
-    return cold_metrics(e)
-
-
-@pytest.fixture(scope="session")
-def tables(e: ColdEvidence) -> dict[str, pd.DataFrame]:
-    """The chapter's tables, from `e`."""
-    return kit.make_or_explain(COLD_TABLES, e)
-
-
-@pytest.fixture(scope="session")
-def drawn(e: ColdEvidence) -> dict[str, bytes]:
-    """The chapter's figures, from `e`."""
-    return kit.draw(COLD_FIGURES, e)
 
 
 @pytest.fixture(scope="session")

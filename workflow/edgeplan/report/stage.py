@@ -36,6 +36,11 @@ _LINES, _LINE = 10, 95
 _LEAD = 2 * _LINE
 #: Figures of at most this width (points) have their caption beside them, others below.
 _NARROW_PT = 880
+#: Most columns of a line of `summary`.
+COLUMNS = 100
+_CHAPTERS = Path(__file__).parents[1] / "chapters"
+#: Begins the paragraph that says which rows a text is about: the machine's fingerprint, and the commits that measured them.
+_ABOUT = "Rows: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,7 @@ class PageSection:
 
 
 def render_page(sections: Sequence[PageSection], others: Sequence[PageSection] = ()) -> str:
-    """Render the report as HTML: one file that asks for no other.
-
-    Args:
-        sections: chapters of this run, in their order.
-        others: what lies beside it of other runs: it is named, its figures are not shown.
-    """
+    """Render the report as HTML, one file that asks for no other: chapters of this run in their order, others by name alone."""
     ids = {section.place(table.id) for section in sections for table in section.page.tables}
     ids |= {section.picture(picture.id) for section in sections for picture in section.page.pictures}
     pages = Environment(
@@ -161,19 +161,16 @@ def _signs(limit: str) -> str:
     return limit.replace(">=", "\u2265").replace("<=", "\u2264").replace(" %", "\u00a0%")
 
 
-#: Most columns of a line of `summary`.
-COLUMNS = 100
-_CHAPTERS = Path(__file__).parents[1] / "chapters"
-
-
 def write_report(*, params: ChapterParams, chapters: Path, remarks: Path, report: Path) -> None:
-    """Gather what the chapters handed over of the targets in params.yaml.
+    """Gather what the chapters handed over of the targets in params.yaml into one page.
+
+    The figures of merit of all chapters of a target go beside it, to `<target>/metrics.json`.
 
     Args:
         params: params.yaml. What the folder holds besides is of other runs: the page names it and shows none of its figures.
         chapters: folder of what was handed over, by target: figures of merit and pages.
         remarks: folder of texts written by people, one paragraph a remark.
-        report: the page; the figures of merit of all chapters of a target go beside it, to `<target>/metrics.json`.
+        report: the page.
     """
     parts = {
         chapters / Path(path).relative_to(HANDED_OVER): name for path, name in parts_of_report(params.model_dump()).items()
@@ -227,17 +224,10 @@ def _merged(paths: Iterable[Path], pages: Mapping[Path, ChapterPage]) -> dict[st
     return {target: dict(sorted(figures.items())) for target, figures in found.items()}
 
 
-#: Begins the paragraph that says which rows a text is about: the machine's fingerprint, and the commits that measured them.
-_ABOUT = "Rows: "
-
-
 def remarks_of(folder: Path, name: str, rows: Sequence[str]) -> list[str]:
-    """Read the paragraphs that people wrote about these rows; return none where there is no such text.
+    """Read the paragraphs that people wrote about these rows (`ChapterPage.rows`); return none where there is no such text.
 
-    Args:
-        folder: folder of the texts.
-        name: name of the text, without `.md`.
-        rows: fingerprint and commits of the rows (`ChapterPage.rows`). Of a text about others a sentence says that it is there.
+    Of a text about others a sentence says that it is there.
     """
     written = folder / f"{name}.md"
     paragraphs = [p.strip() for p in written.read_text().split("\n\n")] if written.is_file() else []

@@ -1,7 +1,10 @@
-"""Bars are limits that figures of merit are held against.
+"""Bars are limits that figures of merit are held against; a grade says how far a chapter's figures can be trusted.
 
 A document of figures of merit is flat: `name: number`. A figure that rests on few repeats or layers has an interval, two more
 entries named by `interval_keys`. A figure without a value, absent or not a number, fails its bar.
+
+Two things tell of a grade: by how much what was measured again differs, and how much of the processors' time others took. A
+machine that is disturbed all the time may repeat well, and one that nobody else uses may drift: the worse of both counts.
 """
 
 from __future__ import annotations
@@ -21,6 +24,12 @@ Verdict = Literal["pass", "miss", "undecided"]
 PASS, MISS, UNDECIDED = get_args(Verdict)
 #: Stands in the place of a figure that has none.
 NO_VALUE = "no value"
+Grade = Literal["good", "fair", "poor"]
+_GRADES: tuple[Grade, ...] = get_args(Grade)
+#: Largest median and 90th percentile of what repeats differ by, relative, of good and of fair figures.
+_SPREADS: Mapping[Grade, tuple[float, float]] = {"good": (0.025, 0.06), "fair": (0.06, 0.15)}
+#: Largest share of the processors' time that others take, of good and of fair figures.
+_ALONE, _NEARLY = 0.03, 0.10
 
 
 def value_of(metrics: Mapping[str, Any], key: str) -> float | None:
@@ -77,37 +86,19 @@ class Bar:
         return f"{number(value)} ({number(ends[0])} to {number(ends[1])})" if ends else number(value)
 
 
-Name = Literal["good", "fair", "poor"]
-NAMES: tuple[Name, ...] = get_args(Name)
-#: Largest median and 90th percentile of what repeats differ by, relative, of good and of fair figures.
-_GOOD, _FAIR = (0.025, 0.06), (0.06, 0.15)
-#: Largest share of the processors' time that others take, of good and of fair figures.
-_ALONE, _NEARLY = 0.03, 0.10
-
-
 @dataclass(frozen=True, slots=True)
 class Graded:
     """Holds a grade, and why so in a sentence or two."""
 
-    name: Name
+    name: Grade
     why: str
-
-
-def of_spread(median: float, most: float) -> Name:
-    """Return the grade of repeats by the median and the 90th percentile of their relative differences."""
-    if median <= _GOOD[0] and most <= _GOOD[1]:
-        return "good"
-    return "fair" if median <= _FAIR[0] and most <= _FAIR[1] else "poor"
 
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Holds measurements of the same things, made again.
+    """Holds ratios (n,) of measurements of the same thing, made again; what is not finite does not count.
 
-    Attributes:
-        ratios: ratios of measurements of the same thing (n,); what is not finite does not count.
-        what: noun for the things, in the plural.
-        least: number of repeats that a grade needs.
+    `what` is the plural of the things; a grade needs `least` repeats.
     """
 
     ratios: ArrayLike
@@ -123,8 +114,9 @@ class Repeats:
         """Return the grade of the repeats; None where they are too few."""
         if (found := self.spread()) is None:
             return None
+        grade: Grade = next((name for name, most in _SPREADS.items() if found[0] <= most[0] and found[1] <= most[1]), "poor")
         told = f"{100 * found[0]:.1f} % in the median, nine in ten by {100 * found[1]:.1f} % at most"
-        return Graded(of_spread(*found), f"{len(self._differ())} {self.what} differ by {told}.")
+        return Graded(grade, f"{len(self._differ())} {self.what} differ by {told}.")
 
     def _differ(self) -> NDArray[np.float64]:
         differ = np.abs(np.log(np.asarray(self.ratios, dtype=np.float64)))
@@ -132,17 +124,12 @@ class Repeats:
 
 
 def graded(environment: Mapping[str, Any], *repeats: Repeats) -> Graded | None:
-    """Return a chapter's grade, the worst known; None where too little was repeated and nobody watched the processors.
-
-    Args:
-        environment: environment of the rows, as their stage wrote it.
-        repeats: measurements that were made again.
-    """
+    """Return a chapter's grade, the worst known; None where too little was repeated and nobody watched the processors."""
     told = [found for one in repeats if (found := one.graded())]
     share = environment.get(SHARE)
     if share is not None:
-        name: Name = "good" if share <= _ALONE else "fair" if share <= _NEARLY else "poor"
+        name: Grade = "good" if share <= _ALONE else "fair" if share <= _NEARLY else "poor"
         told.append(Graded(name, f"Others took {100 * share:.1f} % of the processors' time while it was measured."))
     if not told:
         return None
-    return Graded(max((one.name for one in told), key=NAMES.index), " ".join(one.why for one in told))
+    return Graded(max((one.name for one in told), key=_GRADES.index), " ".join(one.why for one in told))

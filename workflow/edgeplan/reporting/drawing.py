@@ -24,35 +24,12 @@ _FONT = 11
 
 #: What has the same colour in every figure, as a place in `PALETTE`.
 PREDICTORS: Mapping[str, int] = MappingProxyType(
-    {
-        "predicted": 0,
-        "ours": 0,
-        "kernel sum": 0,
-        "measured": 6,
-        "measured again": 7,
-        "operator sum": 1,
-        "FLOPs": 2,
-        "FLOPs+MAC": 3,
-    }
+    {"predicted": 0, "ours": 0, "kernel sum": 0, "operator sum": 1, "FLOPs": 2, "FLOPs+MAC": 3}
 )
 KINDS: Mapping[str, int] = MappingProxyType(
     {"conv": 0, "dwconv": 1, "fc": 2, "maxpool": 3, "avgpool": 4, "add": 5, "concat": 6, "others": 7}
 )
-PLANS: Mapping[str, int] = MappingProxyType(
-    {
-        "optimal": 0,
-        "K+C+P": 0,
-        "nnv12": 1,
-        "K+C": 2,
-        "predicted": 3,
-        "evicted": 4,
-        "K": 5,
-        "continuous": 6,
-        "warm": 7,
-        "asymmetric": 2,
-        "asymmetric-nnv12": 5,
-    }
-)
+PLANS: Mapping[str, int] = MappingProxyType({"optimal": 0, "K+C+P": 0, "K+C": 2, "K": 5, "warm": 7})
 STATES: Mapping[str, int] = MappingProxyType({"page cache warm": 0, "page cache evicted": 5})
 _ENGINES: Mapping[str, int] = MappingProxyType({"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "litert": 5})
 #: What tells settings of one engine apart, in their names: the first found counts.
@@ -68,6 +45,20 @@ _VARIANTS: Mapping[str, int] = MappingProxyType(
         "fixed": 1,
     }
 )
+#: Text as text, not as outlines of letters; ids that are no random numbers.
+_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "edgeplan"}
+_LONG = re.compile(r"-?\d+\.\d{3,}")
+#: Names that are digests of coordinates, whose last digits differ between machines: numbered.
+_DIGEST = re.compile(r"(?<=[#\"])[A-Za-z][0-9a-f]{10}(?=[\")])")
+#: The element's size, what describes the file, rules of style that would be the page's.
+_HEAD = re.compile(
+    r'<svg[^>]*(viewBox="[^"]*")[^>]*>(?:\s*<metadata>.*?</metadata>)?(?:\s*<defs>\s*<style.*?</style>\s*</defs>)?', re.DOTALL
+)
+_ID, _REFERENCE = re.compile(r' id="([^"]*)"'), re.compile(r'(?<=href="#)[^"]*|(?<=url\(#)[^)]*')
+#: Colours of the drawing -> names of the page's variables.
+_VARIABLES = {INK: "ink", GRID: "grid", PAPER: "paper"} | {colour: f"series-{i + 1}" for i, colour in enumerate(PALETTE)}
+_COLOUR = re.compile("|".join(_VARIABLES), re.IGNORECASE)
+_BY_COLOUR = {colour.lower(): name for colour, name in _VARIABLES.items()}
 
 
 def colours(names: Iterable[str], places: Mapping[str, int]) -> dict[str, str]:
@@ -152,22 +143,6 @@ def family_ticks(axis: Any, labels: list[str]) -> None:
     axis.grid(visible=False, axis="x")
 
 
-#: Text as text, not as outlines of letters; ids that are no random numbers.
-_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "edgeplan"}
-_LONG = re.compile(r"-?\d+\.\d{3,}")
-#: Names that are digests of coordinates, whose last digits differ between machines: numbered.
-_DIGEST = re.compile(r"(?<=[#\"])[A-Za-z][0-9a-f]{10}(?=[\")])")
-#: The element's size, what describes the file, rules of style that would be the page's.
-_HEAD = re.compile(
-    r'<svg[^>]*(viewBox="[^"]*")[^>]*>(?:\s*<metadata>.*?</metadata>)?(?:\s*<defs>\s*<style.*?</style>\s*</defs>)?', re.DOTALL
-)
-_ID, _REFERENCE = re.compile(r' id="([^"]*)"'), re.compile(r'(?<=href="#)[^"]*|(?<=url\(#)[^)]*')
-#: Colours of the drawing -> names of the page's variables.
-_VARIABLES = {INK: "ink", GRID: "grid", PAPER: "paper"} | {colour: f"series-{i + 1}" for i, colour in enumerate(PALETTE)}
-_COLOUR = re.compile("|".join(_VARIABLES), re.IGNORECASE)
-_BY_COLOUR = {colour.lower(): name for colour, name in _VARIABLES.items()}
-
-
 def svg(figure: Any) -> bytes:
     """Return a drawn figure as SVG; the same figure always gives the same bytes."""
     buffer = io.BytesIO()
@@ -190,10 +165,6 @@ def inline(document: str, name: str) -> str:
     Ids that are referred to get the figure's name in front, so that figures do not meet in one
     page; others are left out. Colours become variables of the page, named in `style.html.j2`, so
     that a figure is light or dark as the page is; its rules of style are there, too.
-
-    Args:
-        document: document that `svg` wrote.
-        name: id of the figure.
     """
     # Larger than this its letters would outgrow the page's.
     head = rf'<svg \1 style="max-width: {1.5 * width_pt(document):.0f}px">'

@@ -1,4 +1,4 @@
-"""Computes nn-Meter's metrics of predictions (section 7.1): RMSE, RMSPE, +-5 % and +-10 % accuracy, and those of intervals."""
+"""Computes figures of merit, with what chance leaves open of each, and nn-Meter's metrics of predictions (section 7.1)."""
 
 from __future__ import annotations
 
@@ -17,24 +17,19 @@ from edgeplan.reporting.bars import interval_keys
 
 FloatArray = NDArray[np.float64]
 
-#: Name of the row that summarises every group.
-OVERALL = "all"
-
 #: A prediction that lies exactly on the bound counts as inside, whatever the rounding of the division.
 ROUNDING = 1e-12
+_LEVEL = 0.95
+_RESAMPLES = 4000
+#: Enough for the ends of one figure's interval, whose statistic is a function of Python.
+_DRAWN = 1000
+_SEED = 20230
+_DIGITS = 6  # fewer than processors agree on
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Holds the accuracy of predictions over a set of models.
-
-    Attributes:
-        models: number of predictions.
-        rmse: root mean square error, in the unit of the inputs.
-        rmspe: root mean square percentage error, in percent.
-        within_5pct: share (0..1) of predictions within +-5 % of the measurement.
-        within_10pct: share within +-10 %.
-    """
+    """Holds the accuracy of predictions over a set of models: RMSE in the unit of the inputs, RMSPE in percent, shares 0..1."""
 
     models: int
     rmse: float
@@ -98,54 +93,21 @@ def relative_width(predicted: ArrayLike, low: ArrayLike, high: ArrayLike) -> flo
 
 
 def by_group(frame: pd.DataFrame, *, predicted: str = "predicted_ms") -> pd.DataFrame:
-    """Return the accuracy by family: one row a family in order of first appearance, then `OVERALL`.
-
-    Returns:
-        Columns: family, models, rmse, rmspe (percent), within_5pct and within_10pct (shares).
-    """
-    parts = [(str(name), part) for name, part in frame.groupby("family", sort=False)]
-    rows = [
-        {"family": name, **asdict(accuracy(part["measured_ms"], part[predicted]))} for name, part in [*parts, (OVERALL, frame)]
-    ]
-    return pd.DataFrame(rows)
+    """Return `Accuracy` by family: one row a family in order of first appearance, then one of all."""
+    parts = [*((str(name), part) for name, part in frame.groupby("family", sort=False)), ("all", frame)]
+    return pd.DataFrame([{"family": name, **asdict(accuracy(f["measured_ms"], f[predicted]))} for name, f in parts])
 
 
-_LEVEL = 0.95
-_RESAMPLES = 4000
-#: Enough for the ends of one figure's interval, whose statistic is a function of Python.
-_DRAWN = 1000
-_SEED = 20230
+def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, groups: ArrayLike) -> tuple[float, float]:
+    """Return the 95 % interval of theirs less our RMSPE (percentage points) by paired percentile bootstrap.
 
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Compares the RMSPE of another predictor with ours: theirs less ours, in percentage points.
-
-    Attributes:
-        low: lower end of its 95 % interval, NaN where there is too little to resample. Of twenty groups such an interval leaves
-            the truth out about twice as often as it says.
-        high: upper end.
-    """
-
-    low: float
-    high: float
-
-
-def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, groups: ArrayLike) -> Difference:
-    """Return the interval of a difference in RMSPE by paired percentile bootstrap.
-
-    What is resampled are groups, each with both predictors' errors: kernels of one carrier share its noise, and two predictors
-    err alike on a hard one.
-
-    Args:
-        measured: shape (n,), positive.
-        ours: predictions, in the unit of `measured` (n,).
-        theirs: predictions of the other predictor (n,).
-        groups: group of each row: what it was measured with (n,).
+    What is resampled are groups (n,), what rows were measured with, each with both predictors' errors: kernels of one carrier
+    share its noise, and two predictors err alike on a hard one. Of twenty groups such an interval leaves the truth out about
+    twice as often as it says; of one alone both ends are NaN.
     """
     codes, names = pd.factorize(np.asarray(groups))
-    if len(names) < 2:  # one alone cannot be resampled
-        return Difference(float("nan"), float("nan"))
+    if len(names) < 2:
+        return math.nan, math.nan
     mine, other = (np.bincount(codes, relative_error(measured, predicted) ** 2) for predicted in (ours, theirs))
     found = bootstrap(
         (mine, other, np.bincount(codes)),
@@ -157,39 +119,13 @@ def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, gr
         n_resamples=_RESAMPLES,
         rng=np.random.default_rng(_SEED),
     ).confidence_interval
-    return Difference(float(found.low), float(found.high))
+    return float(found.low), float(found.high)
 
 
 def _points(ours: FloatArray, theirs: FloatArray, count: FloatArray, axis: int = -1) -> NDArray[np.float64]:
     """Return the difference of the RMSPE from squared errors summed by group, in percentage points."""
     rows = count.sum(axis=axis)
     return np.asarray(100 * (np.sqrt(theirs.sum(axis=axis) / rows) - np.sqrt(ours.sum(axis=axis) / rows)))
-
-
-def with_interval(key: str, statistic: Callable[[NDArray[np.intp]], float], units: int) -> dict[str, float]:
-    """Return a figure of merit and its 95 % interval by percentile bootstrap, as entries of a document (`bars.interval_keys`).
-
-    Args:
-        key: name of the figure.
-        statistic: its value for units drawn with replacement, given by their positions (units,); NaN where they give none.
-        units: how many there are of what was drawn by chance: layers, models, repeats.
-
-    Returns:
-        `key` alone where fewer than two units, or fewer than half of the draws, give a value.
-    """
-    found = {key: float(statistic(np.arange(units)))}
-    if units < 2:  # one alone cannot be resampled
-        return found
-    drawn = np.random.default_rng(_SEED).integers(0, units, (_DRAWN, units))
-    values = np.array([statistic(positions) for positions in drawn], dtype=np.float64)
-    values = values[np.isfinite(values)]
-    if 2 * len(values) >= _DRAWN:
-        ends = np.quantile(values, ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2))
-        found |= dict(zip(interval_keys(key), map(float, ends), strict=True))
-    return found
-
-
-_DIGITS = 6  # fewer than processors agree on
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,33 +155,35 @@ def share_right(error: ArrayLike, tolerance: ArrayLike) -> float:
 
 
 def estimate(statistic: Callable[..., float], *parts: ArrayLike) -> Estimate:
-    """Return a figure with its interval by resampling the layers, models or samples that it is of.
+    """Return a figure with its 95 % interval by percentile bootstrap over the layers, models or samples that it is of.
 
     The interval says how much the figure hangs on which of them were taken, and on the noise of each; not on what all of one
-    run have in common.
+    run have in common. There is none where fewer than two, or fewer than half of the draws, give a value.
 
     Args:
         statistic: function of arrays, one for each part.
         parts: values (n,) that belong together position by position; not a number for none.
     """
     values = [np.asarray(part, dtype=np.float64) for part in parts]
-    if not values[0].size:
+    if not (units := values[0].size):
         return Estimate(math.nan)
     order = np.lexsort(values)  # the same interval in whatever order they are given
     values = [part[order] for part in values]
-    found = with_interval("", lambda chosen: float(statistic(*(part[chosen] for part in values))), values[0].size)
-    return Estimate(found[""], *(found.get(key, math.nan) for key in interval_keys("")))
+    value = float(statistic(*values))
+    if units < 2:  # one alone cannot be resampled
+        return Estimate(value)
+    chosen = np.random.default_rng(_SEED).integers(0, units, (_DRAWN, units))
+    drawn = np.array([statistic(*(part[positions] for part in values)) for positions in chosen], dtype=np.float64)
+    drawn = drawn[np.isfinite(drawn)]
+    if 2 * len(drawn) < _DRAWN:
+        return Estimate(value)
+    return Estimate(value, *map(float, np.quantile(drawn, ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2))))
 
 
-def figures_of_merit(
-    functions: Mapping[str, Callable[[Any], float | Estimate]], evidence: Any, prefix: str = ""
-) -> dict[str, float]:
+def figures_of_merit(functions: Mapping[str, Callable[[Any], float | Estimate]], evidence: Any) -> dict[str, float]:
     """Return the measured figures by name, six significant digits, the ends of their intervals beside them.
 
-    Args:
-        functions: by name; one that lacks what it is of raises an error of a key or an index, or gives what is no number.
-        evidence: argument of the functions.
-        prefix: prefix of the names.
+    A function that lacks what it is of raises an error of a key or an index, or gives what is no number.
     """
     found: dict[str, float] = {}
     for name, function in functions.items():
@@ -254,8 +192,7 @@ def figures_of_merit(
         except (LookupError, ZeroDivisionError):  # not measured
             continue
         own = value if isinstance(value, Estimate) else Estimate(value)
-        keys = (f"{prefix}{name}", *interval_keys(f"{prefix}{name}"))
         if math.isfinite(own.value):
-            parts = zip(keys, (own.value, own.low, own.high), strict=True)
+            parts = zip((name, *interval_keys(name)), (own.value, own.low, own.high), strict=True)
             found |= {key: float(f"{part:.{_DIGITS}g}") for key, part in parts if math.isfinite(part)}
     return found

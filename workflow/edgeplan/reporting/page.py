@@ -23,6 +23,10 @@ from edgeplan.support.files import write_json, write_text
 from edgeplan.support.frames import read_document
 
 _AGAIN = "run the stage that writes it again (dvc repro)"
+#: What stands between two cells; a bar within a cell is escaped.
+_BETWEEN = re.compile(r"(?<!\\)\|")
+#: How the name of a file ends that holds a chapter.
+SUFFIX = ".page.json"
 
 
 def cell_text(value: Any) -> str:
@@ -49,10 +53,6 @@ def markdown(shown: PageTable) -> str:
 
     rules = "|".join("---:" if numeric else "---" for numeric in shown.numeric)
     return "\n".join([line(shown.columns), f"|{rules}|", *map(line, shown.rows)]) + "\n"
-
-
-#: What stands between two cells; a bar within a cell is escaped.
-_BETWEEN = re.compile(r"(?<!\\)\|")
 
 
 def read_markdown(path: Path) -> tuple[tuple[str, ...], tuple[bool, ...], tuple[tuple[str, ...], ...]]:
@@ -101,10 +101,6 @@ def caption(folder: Path, name: str) -> str:
         raise FormatError(f"{name} has no caption", where=str(path), next_step=step) from error
 
 
-#: How the name of a file ends that holds a chapter.
-SUFFIX = ".page.json"
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """Holds a figure against its bar: its title, its value, bar and aim as text, and its verdict (`bars.Verdict`)."""
@@ -137,7 +133,7 @@ class PageCard:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Holds a figure: `svg` is a whole document as `svg.svg` writes it."""
+    """Holds a figure: `svg` is a whole document as `drawing.svg` writes it."""
 
     id: str
     title: str
@@ -233,22 +229,18 @@ def read_chapter(path: Path) -> ChapterPage:
         for part in document["pictures"]:
             part["svg"] = _file(part, path).read_text(encoding="utf-8")
         return _CHAPTER.validate_python(document)
-    except ValidationError as error:
-        raise _no_chapter(path, f"{error.errors()[0]['msg']} ({error.errors()[0]['loc']})") from error
-    except (KeyError, TypeError, AttributeError, OSError, UnicodeDecodeError) as error:
-        raise _no_chapter(path, f"{type(error).__name__}: {error}") from error
+    except (ValidationError, KeyError, TypeError, AttributeError, OSError, UnicodeDecodeError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else None
+        why = f"{first['msg']} ({first['loc']})" if first else f"{type(error).__name__}: {error}"
+        raise FormatError(
+            f"{path.name} is no chapter of a report: {why}", where=str(path), next_step="run the stage that writes it again"
+        ) from error
 
 
 def _file(part: dict[str, Any], path: Path) -> Path:
     """Return the file that a part of a document names; its digest has done its work once the document changed."""
     del part["sha256"]
     return path.parent / str(part.pop("file"))
-
-
-def _no_chapter(path: Path, why: str) -> FormatError:
-    return FormatError(
-        f"{path.name} is no chapter of a report: {why}", where=str(path), next_step="run the stage that writes it again"
-    )
 
 
 def with_texts(chapter: ChapterPage, captions: Path, remarks: Iterable[str]) -> ChapterPage:

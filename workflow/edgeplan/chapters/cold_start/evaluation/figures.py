@@ -10,7 +10,7 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation import tables
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OWN, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables_stages import (
+from edgeplan.chapters.cold_start.evaluation.tables import (
     STAGES,
     figure_06,
     figure_09,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -41,6 +42,19 @@ NO_FAULT = (RECLAIMED, "left out: ", "no plan: ")
 _KEYS = ["model", "setting", "plan", "state", "threads"]
 #: The plan with the kernels that are fastest warm.
 WARM_PLAN = "warm"
+#: What the figures have to reach. A start that takes less than its bound shows that the bound is none.
+BARS = (
+    Bar("cold.speedup_vs_best_stock_cached", "speed-up over the best stock setting, page cache warm", low=1.3, aim=">= 2"),
+    Bar(
+        "cold.speedup_vs_best_stock_evicted", "speed-up over the best stock setting, page cache evicted", low=1.05, aim=">= 1.3"
+    ),
+    Bar("cold.failed_starts", "starts of our plans that failed", high=0),
+    Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", low=1, high=1.3, aim="<= 1.1"),
+    Bar("runtime.warm_vs_best_stock", "warm latency of the plan `warm` over the best stock engine's", high=1.15, aim="<= 1"),
+    Bar("cold.plan_gap_max", "largest gap of an optimal plan to its proven bound, either state", high=0.01, aim="<= 0.002"),
+    Bar("cold.predicted_within_15pct", "share of makespans (weights in memory) predicted within 15 %", low=0.7, aim=">= 0.95"),
+    Bar("runtime.outputs_equal", "share of kernel choices with outputs equal to ONNX Runtime's", low=1),
+)
 
 
 def geomean(values: pd.Series[float]) -> float:
@@ -112,21 +126,11 @@ def own_cold(runs: pd.DataFrame, state: str, plan: str = "") -> pd.DataFrame:
     return _least(found[(found["plan"] == (plan or plan_for(runs, state))) & (found["state"] == state)], "cold_ms")
 
 
-def own_cold_ms(runs: pd.DataFrame, state: str, plan: str = "") -> pd.Series[float]:
-    """Return c(m, own) by model, see `own_cold`."""
-    return own_cold(runs, state, plan)["cold_ms"]
-
-
 def stock_cold(runs: pd.DataFrame, state: str, setting: str = "") -> pd.DataFrame:
     """Return the row of `medians` with c(m, setting), by model; without a setting the best stock one's, min over s in B."""
     found = medians(runs)
     chosen = found[found["stock"] & (found["state"] == state) & ((found["setting"] == setting) if setting else True)]
     return _least(chosen, "cold_ms")
-
-
-def stock_cold_ms(runs: pd.DataFrame, state: str, setting: str = "") -> pd.Series[float]:
-    """Return c(m, setting) by model; without a setting the best stock one's, min over s in B of c(m, s)."""
-    return stock_cold(runs, state, setting)["cold_ms"]
 
 
 def stock_warm_ms(runs: pd.DataFrame, threads: int) -> pd.Series[float]:
@@ -152,12 +156,7 @@ def _least(frame: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def spread_of(runs: pd.DataFrame, chosen: pd.DataFrame) -> pd.Series[str]:
-    """Return by model the least and largest cold latency of the runs behind a row of `medians`, "18.6 to 22.6" (ms).
-
-    Args:
-        runs: of the evidence.
-        chosen: rows of `medians`, indexed by model.
-    """
+    """Return by model the least and largest cold latency of the runs behind rows of `medians`, "18.6 to 22.6" (ms)."""
     both = counted(runs).merge(chosen.reset_index()[_KEYS], on=_KEYS).groupby("model")["cold_ms"]
     return both.agg(lambda times: f"{times.min():.4g} to {times.max():.4g}").reindex(chosen.index)
 
@@ -167,9 +166,9 @@ def fewest_runs(*parts: pd.DataFrame) -> pd.Series[float]:
     return pd.concat([part["repeats"] for part in parts], axis=1).min(axis=1)
 
 
-def speedup_vs_best_stock_cached(e: ColdEvidence) -> Estimate:
-    """Return G of min over s in B of c(m, s) / c(m, own), page cache warm."""
-    return over_models(stock_cold_ms(e.runs, CACHED) / own_cold_ms(e.runs, CACHED))
+def speedup_vs_best_stock(state: str) -> Callable[[ColdEvidence], Estimate]:
+    """Return G of min over s in B of c(m, s) / c(m, own), in a state of the page cache."""
+    return lambda e: over_models(stock_cold(e.runs, state)["cold_ms"] / own_cold(e.runs, state)["cold_ms"])
 
 
 def slowness(runs: pd.DataFrame, state: str) -> pd.Series[float]:
@@ -184,18 +183,12 @@ def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
     W(m) = slowness x the sum over the steps of the least (preparation + execution) core-time of any candidate, divided by the
     cores; the least over the home layouts (`planning.bounds.work_bound_ms`).
     """
-    bound = e.work_bound_ms * slowness(e.runs, state)
-    return bound.dropna()
-
-
-def speedup_vs_best_stock_evicted(e: ColdEvidence) -> Estimate:
-    """Return G of min over s in B of c(m, s) / c(m, own), page cache evicted."""
-    return over_models(stock_cold_ms(e.runs, EVICTED) / own_cold_ms(e.runs, EVICTED))
+    return (e.work_bound_ms * slowness(e.runs, state)).dropna()
 
 
 def over_work_bound_cached(e: ColdEvidence) -> Estimate:
     """Return G of c(m, own) / W(m), page cache warm."""
-    return over_models(own_cold_ms(e.runs, CACHED) / work_bound_ms(e, CACHED))
+    return over_models(own_cold(e.runs, CACHED)["cold_ms"] / work_bound_ms(e, CACHED))
 
 
 def evicted_bound_ms(e: ColdEvidence) -> pd.Series[float]:
@@ -206,7 +199,7 @@ def evicted_bound_ms(e: ColdEvidence) -> pd.Series[float]:
 
 def over_warm_cached(e: ColdEvidence) -> Estimate:
     """Return G of c(m, own) / own warm (`own_warm`) at all cores, page cache warm."""
-    return over_models(own_cold_ms(e.runs, CACHED) / own_warm(e.runs, e.threads)["warm_ms"])
+    return over_models(own_cold(e.runs, CACHED)["cold_ms"] / own_warm(e.runs, e.threads)["warm_ms"])
 
 
 def warm_vs_best_stock(e: ColdEvidence) -> Estimate:
@@ -252,18 +245,14 @@ def failed_starts(e: ColdEvidence) -> float:
     return float(len(failed(mine))) if len(mine) else math.nan
 
 
-def _proven(e: ColdEvidence) -> pd.DataFrame:
-    """Select the plans of planners that prove how far from the optimum a plan can be, for weights in memory and on the disk.
+def plan_gap_max(e: ColdEvidence) -> float:
+    """Find the largest makespan / proven lower bound - 1, of plans for weights in memory and on the disk.
 
     Plans from predicted costs count with the bound for these costs. Heuristics prove nothing, and the ablation is not meant to
     come near the optimum: neither counts.
     """
-    return e.plans[e.plans["planner"].isin((OPTIMAL, EVICTED_PLAN))]
-
-
-def plan_gap_max(e: ColdEvidence) -> float:
-    """Find the largest makespan / proven lower bound - 1."""
-    return gap_max(_proven(e)["makespan_ms"], _proven(e)["lower_bound_ms"])
+    proven = e.plans[e.plans["planner"].isin((OPTIMAL, EVICTED_PLAN))]
+    return gap_max(proven["makespan_ms"], proven["lower_bound_ms"])
 
 
 def outputs_equal(e: ColdEvidence) -> float:
@@ -276,8 +265,8 @@ cold_metrics = partial(
     figures_of_merit,
     {
         "cold.failed_starts": failed_starts,
-        "cold.speedup_vs_best_stock_cached": speedup_vs_best_stock_cached,
-        "cold.speedup_vs_best_stock_evicted": speedup_vs_best_stock_evicted,
+        "cold.speedup_vs_best_stock_cached": speedup_vs_best_stock(CACHED),
+        "cold.speedup_vs_best_stock_evicted": speedup_vs_best_stock(EVICTED),
         "cold.over_work_bound_cached": over_work_bound_cached,
         "cold.over_warm_cached": over_warm_cached,
         "runtime.warm_vs_best_stock": warm_vs_best_stock,
@@ -285,18 +274,4 @@ cold_metrics = partial(
         "cold.predicted_within_15pct": predicted_within_15pct,
         "runtime.outputs_equal": outputs_equal,
     },
-)
-
-#: What the figures have to reach. A start that takes less than its bound shows that the bound is none.
-BARS = (
-    Bar("cold.speedup_vs_best_stock_cached", "speed-up over the best stock setting, page cache warm", low=1.3, aim=">= 2"),
-    Bar(
-        "cold.speedup_vs_best_stock_evicted", "speed-up over the best stock setting, page cache evicted", low=1.05, aim=">= 1.3"
-    ),
-    Bar("cold.failed_starts", "starts of our plans that failed", high=0),
-    Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", low=1, high=1.3, aim="<= 1.1"),
-    Bar("runtime.warm_vs_best_stock", "warm latency of the plan `warm` over the best stock engine's", high=1.15, aim="<= 1"),
-    Bar("cold.plan_gap_max", "largest gap of an optimal plan to its proven bound, either state", high=0.01, aim="<= 0.002"),
-    Bar("cold.predicted_within_15pct", "share of makespans (weights in memory) predicted within 15 %", low=0.7, aim=">= 0.95"),
-    Bar("runtime.outputs_equal", "share of kernel choices with outputs equal to ONNX Runtime's", low=1),
 )

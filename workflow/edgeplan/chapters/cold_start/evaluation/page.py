@@ -8,23 +8,46 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation import metrics
-from edgeplan.chapters.cold_start.evaluation.evidence import (
-    CACHED,
-    EVICTED,
-    FRAMES,
-    OWN,
-    ColdEvidence,
-)
+from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, EVICTED, FRAMES, OWN, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS, cold_metrics, counted
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
-from edgeplan.chapters.cold_start.evaluation.tables_stages import inference, mode_over_without
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES, inference, mode_over_without
 from edgeplan.measurement.process.interference import LIMIT
 from edgeplan.reporting.bars import Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import REASON, ChapterReport, NotMeasuredError
 from edgeplan.reporting.page import CardOf, cell_text
 
 _CELL = ["model", "setting", "plan", "threads", "state"]
+_CALLED = {CACHED: "warm", EVICTED: "evicted"}
+_ABOUT = (
+    "From opening the model to the first output, in a fresh process, imports excluded. The paper (NNV12, MobiSys 2023) "
+    "measured phones, so ratios compare, latencies do not."
+)
+#: Mean speed-ups over ncnn, by phone.
+_NCNN = [by_baseline["ncnn"].mean for by_baseline in paper.TABLE5.values()]
+_CARDS = (
+    CardOf(
+        "starts {} as fast as the best stock setting, cache warm",
+        "cold.speedup_vs_best_stock_cached",
+        "times",
+        paper="evicted only",
+    ),
+    CardOf(
+        "starts {} as fast as the best stock setting, cache evicted",
+        "cold.speedup_vs_best_stock_evicted",
+        "times",
+        paper=f"{min(_NCNN):g} to {max(_NCNN):g} over ncnn, by phone",
+        further=True,
+    ),
+    CardOf("takes {} the work that no plan avoids", "cold.over_work_bound_cached", "times", paper="not printed"),
+    CardOf(
+        "starts in {} the time of its own warm run",
+        "cold.over_warm_cached",
+        "times",
+        paper=f"{paper.COLD_OVER_WARM:g}",
+        further=True,
+    ),
+)
 
 
 def listed(names: Iterable[object]) -> str:
@@ -50,9 +73,6 @@ def beside(e: ColdEvidence) -> str:
     mine = e.runs[e.runs["setting"].str.startswith(OWN)]
     lost = f" {len(metrics.failed(mine))} of {len(mine)} starts of our plans failed."
     return f"Speed-up over the stock setting that is best for a model: {'; '.join(told)}.{lost}"
-
-
-_CALLED = {CACHED: "warm", EVICTED: "evicted"}
 
 
 def counts(e: ColdEvidence) -> str:
@@ -112,39 +132,6 @@ def _times(ratios: pd.Series[float]) -> str:
     """Return ratios of times in words."""
     slower, known = int((ratios > 1).sum()), int(ratios.notna().sum())
     return f"{cell_text(metrics.geomean(ratios))} (slower on {slower} of {known} models)"
-
-
-_ABOUT = (
-    "From opening the model to the first output, in a fresh process, imports excluded. The paper (NNV12, MobiSys 2023) "
-    "measured phones, so ratios compare, latencies do not."
-)
-
-
-#: Mean speed-ups over ncnn, by phone.
-_NCNN = [by_baseline["ncnn"].mean for by_baseline in paper.TABLE5.values()]
-_CARDS = (
-    CardOf(
-        "starts {} as fast as the best stock setting, cache warm",
-        "cold.speedup_vs_best_stock_cached",
-        "times",
-        paper="evicted only",
-    ),
-    CardOf(
-        "starts {} as fast as the best stock setting, cache evicted",
-        "cold.speedup_vs_best_stock_evicted",
-        "times",
-        paper=f"{min(_NCNN):g} to {max(_NCNN):g} over ncnn, by phone",
-        further=True,
-    ),
-    CardOf("takes {} the work that no plan avoids", "cold.over_work_bound_cached", "times", paper="not printed"),
-    CardOf(
-        "starts in {} the time of its own warm run",
-        "cold.over_warm_cached",
-        "times",
-        paper=f"{paper.COLD_OVER_WARM:g}",
-        further=True,
-    ),
-)
 
 
 def grade(evidence: ColdEvidence) -> Graded | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,19 +10,204 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.cold_start import paper
-from edgeplan.chapters.cold_start.evaluation import metrics, tables_stages
-from edgeplan.chapters.cold_start.evaluation import tables_stages as stages
-from edgeplan.chapters.cold_start.evaluation.evidence import ABLATION, CACHED, EVICTED, OPTIMAL, OWN, TABLE2_CONV, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables_stages import STATES, title
+from edgeplan.chapters.cold_start.evaluation import metrics
+from edgeplan.chapters.cold_start.evaluation.evidence import (
+    ABLATION,
+    CACHED,
+    CONTINUOUS,
+    EVICTED,
+    OPTIMAL,
+    OWN,
+    TABLE2_CONV,
+    ColdEvidence,
+)
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.planning.profile import BIG, Candidate
 from edgeplan.reporting.chapter_report import NotMeasuredError, TableSpec, registry
 from edgeplan.zoo.cold_start_models import TABLE4
 
+STATES = (CACHED, EVICTED)
+#: Stages of a run that are parts of it, in their order; others that an engine tells are shown behind them.
+STAGES = ("read", "transform", "create", "execute")
+_ALLOCATION, _RUNS = "memory allocation", "runs"
 #: Stock settings in the order of the registry.
 STOCK = tuple(name for name, found in SETTINGS.items() if found.stock)
 #: Plan -> its name in Figure 13; "" is the pipelined one for the state of the page cache.
 _ABLATION = {name: name for name in ABLATION} | {"": "K+C+P"}
+_MB = 1e6
+_PRINTED = ("parameters_m", "model_mb", "flops_g", "storage_mb")
+
+
+def title(setting: str) -> str:
+    """Return a setting's name in the tables."""
+    return SETTINGS[setting].title if setting in SETTINGS else setting
+
+
+def focus(e: ColdEvidence, wanted: str) -> str:
+    """Return the model the paper shows, or, where it was not measured, the one with most FLOPs of those that were."""
+    measured = set(metrics.counted(e.runs)["model"])
+    if wanted in measured:
+        return wanted
+    known = e.models[e.models["model"].isin(measured)]
+    if known.empty:
+        raise NotMeasuredError("no model was run")
+    return str(known.sort_values("macs")["model"].iloc[-1])
+
+
+def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads: int, state: str) -> Mapping[str, float]:
+    """Return each stage's median (ms) over the repeats: what the engine tells, memory allocation as first touch, total, warm.
+
+    Our own runs are those that `metrics.own` takes. `runs` is their number. Nothing where there is no such run.
+    """
+    key = {"model": model, "plan": plan, "threads": threads, "state": state}
+    if setting == OWN:
+        setting = next(iter(_where(metrics.own(metrics.medians(e.runs)), key)["setting"]), OWN)
+    runs = _where(metrics.counted(e.runs), key | {"setting": setting})
+    if runs.empty:
+        return {}
+    told = pd.DataFrame([json.loads(text) for text in runs["stages_ms"]]).median().to_dict()
+    stages = {str(k): float(v) for k, v in told.items() if k != "makespan"}
+    ordered = {name: stages.pop(name) for name in STAGES if name in stages}
+    last = {"total cold": float(runs["cold_ms"].median()), "warm": float(runs["warm_min_ms"].median()), _RUNS: len(runs)}
+    return {_ALLOCATION: float(runs["first_touch_ms"].median()), **ordered, **stages, **last}
+
+
+def _where(frame: pd.DataFrame, key: Mapping[str, object]) -> pd.DataFrame:
+    for column, value in key.items():
+        frame = frame[frame[column] == value]
+    return frame
+
+
+def table_01(e: ColdEvidence) -> pd.DataFrame:
+    """Tabulate stages of one cold start: as stock engines do it, as planned, and what stock engines tell."""
+    model = focus(e, "resnet50")
+    columns: dict[str, Mapping[str, float]] = {}
+    for state in STATES:
+        for plan in ("warm", metrics.plan_for(e.runs, state)):
+            columns[f"{plan} plan, {state}, ms"] = stage_medians(e, model, OWN, plan, e.threads, state)
+        columns[f"{title('onnxruntime')}, {state}, ms"] = stage_medians(e, model, "onnxruntime", "", e.threads, state)
+    if not any(columns.values()):
+        raise NotMeasuredError(f"{model} was not run to its end by any engine")
+    names = dict.fromkeys(name for part in columns.values() for name in part)
+    last = ("total cold", "warm")
+    order = [_ALLOCATION, *STAGES, *(n for n in names if n not in {_ALLOCATION, *STAGES, *last, _RUNS}), *last]
+    rows = [
+        {
+            "stage": f"{name} (part of the others)" if name == _ALLOCATION else name,
+            **{c: part.get(name, np.nan) for c, part in columns.items()},
+            "paper_pixel5_ms": paper.TABLE1_PIXEL5_MS.get(name, np.nan),
+        }
+        for name in order
+        if name in names
+    ]
+    return pd.DataFrame(rows).assign(model=model, runs=int(min(part[_RUNS] for part in columns.values() if part)))
+
+
+def figure_06(e: ColdEvidence) -> pd.DataFrame:
+    """Tabulate stages of a cold start by the number of cores: the plan of a stock engine (a sequence), and the optimal one."""
+    model = focus(e, "resnet50")
+    rows = []
+    for plan in ("warm", OPTIMAL):
+        for threads in sorted(set(e.runs["threads"])):
+            if stages := dict(stage_medians(e, model, OWN, plan, int(threads), CACHED)):
+                runs = int(stages.pop(_RUNS))
+                times = {f"{name}_ms": v for name, v in stages.items()}
+                rows.append({"model": model, "plan": plan, "cores": threads} | times | {"runs": runs})
+    if not rows:
+        raise NotMeasuredError(f"{model} was not run by the runtime")
+    frame = pd.DataFrame(rows)
+    told = "; ".join(f"{stage} {gain}x" for stage, gain in paper.FIGURE6_BIG_OVER_LITTLE.items())
+    return frame.assign(paper_big_over_little_core=told)
+
+
+def figure_09(e: ColdEvidence) -> pd.DataFrame:
+    """Tabulate cold latency by the number of cores: every engine, and our plan on one big and one little core (by waiting)."""
+    found = metrics.medians(e.runs)
+    found = found[found["model"].isin(shown_models(e))]
+    uneven = metrics.own(found)
+    uneven = uneven[uneven["plan"].str.startswith("asymmetric")]
+    level = metrics.beside(found, e.runs)
+    frame = pd.concat(
+        [
+            level.assign(setting=level["setting"].map(title), cores=level["threads"].astype(str)),
+            uneven.assign(setting=uneven["setting"].map(title) + ", " + uneven["plan"], cores="1+1, by waiting"),
+        ]
+    )
+    if frame.empty:
+        raise NotMeasuredError("no run counts")
+    told = "; ".join(f"{device}: {cores}" for device, cores in paper.FIGURE9_BEST_CORES.items())
+    shown = frame.rename(columns={"state": "page_cache", "repeats": "runs"}).assign(paper_best_cores_of_stock=told)
+    columns = ["model", "setting", "page_cache", "cores", "cold_ms", "runs", "paper_best_cores_of_stock"]
+    return shown[columns].sort_values(["model", "page_cache", "setting", "cores"])
+
+
+def inference(i: int) -> str:
+    """Return the column of the i-th inference, the first being 1."""
+    return f"inference_{i}_ms"
+
+
+def shown_models(e: ColdEvidence) -> tuple[str, ...]:
+    """Return the models that the paper shows."""
+    return tuple(dict.fromkeys((focus(e, "googlenet"), focus(e, "resnet50"))))
+
+
+def _series(e: ColdEvidence) -> pd.DataFrame:
+    """Return medians of every inference of a process and of their sum, page cache warm, all cores.
+
+    Returns:
+        model, setting, inference_<i>_ms, sum_ms, runs; of our own the optimal plan and the one with the mode.
+    """
+    runs = metrics.counted(e.runs)
+    runs = runs[(runs["state"] == CACHED) & (runs["threads"] == e.threads) & runs["plan"].isin(["", OPTIMAL, "continuous"])]
+    rows = []
+    for (model, setting), part in runs.groupby(["model", "setting"], sort=False):
+        series = [[cold, *json.loads(warm)] for cold, warm in zip(part["cold_ms"], part["warm_ms"], strict=True)]
+        times = np.array([s[: min(map(len, series))] for s in series])
+        each = {inference(i + 1): v for i, v in enumerate(np.median(times, axis=0).tolist())}
+        total = float(np.median(times.sum(axis=1)))
+        rows.append({"model": model, "setting": setting} | each | {"sum_ms": total, "runs": len(part)})
+    frame = pd.DataFrame(rows)
+    if inference(2) not in frame.columns:
+        raise NotMeasuredError("processes made no second inference: cold_start.warm_runs is 0")
+    return frame
+
+
+def mode_over_without(e: ColdEvidence) -> pd.DataFrame:
+    """Divide times with the mode by those of the same plan without it, each inference and their sum, by model."""
+    frame = _series(e)
+    with_it, without = (
+        frame[frame["setting"] == name].set_index("model").drop(columns="setting") for name in (CONTINUOUS, OWN)
+    )
+    models = [m for m in e.names if m in with_it.index and m in without.index]
+    if not models:
+        raise NotMeasuredError("no model was run with the mode for continuous inference and without it")
+    ratios = with_it.loc[models] / without.loc[models]
+    return ratios.drop(columns="runs").dropna(axis="columns", how="all")
+
+
+def figure_14(e: ColdEvidence) -> pd.DataFrame:
+    """Tabulate the first inferences of a process: the mode beside the same plan without it; stock engines for some models."""
+    frame = _series(e)
+    rank = {name: i for i, name in enumerate((CONTINUOUS, OWN))}
+    kept = frame[frame["setting"].isin(rank) | frame["model"].isin(shown_models(e))]
+    order = {model: i for i, model in enumerate(e.names)}
+    kept = kept.assign(place=kept["model"].map(order), own=kept["setting"].map(rank).fillna(len(rank)))
+    kept = kept.sort_values(["place", "own", "setting"], ignore_index=True).drop(columns=["place", "own"])
+    try:
+        over = mode_over_without(e)["sum_ms"]
+    except NotMeasuredError:
+        over = pd.Series(dtype="float64")
+    kept["sum_over_without"] = kept["model"].map(over).where(kept["setting"] == CONTINUOUS)
+    ncnn = frame[frame["setting"] == "ncnn"].set_index("model")
+    for i in paper.FIGURE14_OVER_NCNN:
+        if inference(i) in kept.columns:
+            over_ncnn = kept[inference(i)] / kept["model"].map(ncnn[inference(i)])
+            kept[f"over_ncnn_{i}"] = over_ncnn.where(kept["setting"] == CONTINUOUS)
+    told = "; ".join(f"inference {i}: {ratio}x ncnn's" for i, ratio in paper.FIGURE14_OVER_NCNN.items())
+    last = ["sum_ms", "sum_over_without", "runs"]
+    return kept.assign(setting=kept["setting"].map(title), paper=told)[
+        [*(c for c in kept.columns if c not in last), *last, "paper"]
+    ]
 
 
 def figure_02(e: ColdEvidence) -> pd.DataFrame:
@@ -38,20 +224,15 @@ def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate cold over warm latency by setting: least, largest, geometric mean."""
     frame = figure_02(e)
     frame = frame[frame["state"] == EVICTED] if (frame["state"] == EVICTED).any() else frame
+    over: dict[str, Any] = {
+        name: ("cold_over_warm", how) for name, how in (("models", "size"), ("least", "min"), ("largest", "max"))
+    }
+    by_setting = frame.groupby("setting", sort=False)
+    found: pd.DataFrame = by_setting.agg(
+        **over, geomean=("cold_over_warm", metrics.geomean), runs=("runs", "min")
+    ).reset_index()
     low, high = paper.FIGURE2_COLD_OVER_WARM
-    rows = [
-        {
-            "setting": setting,
-            "models": len(part),
-            "least": part["cold_over_warm"].min(),
-            "largest": part["cold_over_warm"].max(),
-            "geomean": metrics.geomean(part["cold_over_warm"]),
-            "runs": part["runs"].min(),
-            "paper": f"{low} to {high}" if setting != OWN else f"{paper.COLD_OVER_WARM} (mean)",
-        }
-        for setting, part in frame.groupby("setting", sort=False)
-    ]
-    return pd.DataFrame(rows)
+    return found.assign(paper=np.where(found["setting"] == OWN, f"{paper.COLD_OVER_WARM} (mean)", f"{low} to {high}"))
 
 
 def beside(e: ColdEvidence) -> pd.DataFrame:
@@ -64,24 +245,19 @@ def beside(e: ColdEvidence) -> pd.DataFrame:
         if ratio.empty:
             continue
         lost = mine[mine["state"] == state].groupby("model").size()
-        all_models, runs = metrics.over_models(ratio), metrics.fewest_runs(stock, own)
-        mean = {
-            "model": f"all {len(ratio)} models, mean",
-            "speedup": all_models.value,
-            "low": all_models.low,
-            "high": all_models.high,
-        }
-        first = {**mean, "runs": runs[ratio.index].min(), "failed_starts": lost.sum()}
+        mean, runs = metrics.over_models(ratio), metrics.fewest_runs(stock, own)[ratio.index]
+        first: dict[str, Any] = {"model": f"all {len(ratio)} models, mean", "speedup": mean.value}
+        first |= {"low": mean.low, "high": mean.high, "runs": runs.min(), "failed_starts": lost.sum()}
         rest = pd.DataFrame(
             {
                 "model": ratio.index,
-                "speedup": ratio.to_numpy(),
-                "best_stock": stock["setting"][ratio.index].map(title).to_numpy(),
-                "best_stock_ms": stock["cold_ms"][ratio.index].to_numpy(),
-                "own_ms": own["cold_ms"][ratio.index].to_numpy(),
-                "own_runs": metrics.spread_of(e.runs, own)[ratio.index].to_numpy(),
-                "runs": runs[ratio.index].to_numpy(),
-                "failed_starts": lost.reindex(ratio.index, fill_value=0).to_numpy(),
+                "speedup": ratio,
+                "best_stock": stock["setting"][ratio.index].map(title),
+                "best_stock_ms": stock["cold_ms"][ratio.index],
+                "own_ms": own["cold_ms"][ratio.index],
+                "own_runs": metrics.spread_of(e.runs, own)[ratio.index],
+                "runs": runs,
+                "failed_starts": lost.reindex(ratio.index, fill_value=0),
             }
         )
         parts.append(pd.concat([pd.DataFrame([first]), rest], ignore_index=True).assign(page_cache=state))
@@ -101,16 +277,15 @@ def table_05(e: ColdEvidence) -> pd.DataFrame:
         for setting in [*names, ""]:
             stock = metrics.stock_cold(e.runs, state, setting)
             ratio = (stock["cold_ms"] / own["cold_ms"]).dropna()
-            runs = metrics.fewest_runs(stock, own).reindex(ratio.index)
             rows.append(
                 {
                     "baseline": title(setting) if setting else "best stock setting of each model",
                     "page_cache": state,
                     "models": len(ratio),
-                    "least": ratio.min() if len(ratio) else np.nan,
-                    "largest": ratio.max() if len(ratio) else np.nan,
+                    "least": ratio.min(),
+                    "largest": ratio.max(),
                     "geomean": metrics.geomean(ratio),
-                    "runs": runs.min() if len(ratio) else np.nan,
+                    "runs": metrics.fewest_runs(stock, own).reindex(ratio.index).min(),
                     "paper_min_max_avg": _paper_speedups(setting) if state == EVICTED else "",
                     "without": _reasons(e, setting),
                 }
@@ -143,35 +318,33 @@ def _reasons(e: ColdEvidence, setting: str) -> str:
 
 def figure_08(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate the cold latency of every model and setting beside ours and the bounds (ms)."""
-    rows = []
-    evicted = metrics.evicted_bound_ms(e)
-    for state in STATES:
-        best = metrics.beside(metrics.best_threads(e.runs), e.runs)
-        best = best[best["state"] == state]
+    parts: list[pd.DataFrame] = []
+    bounds = {CACHED: metrics.work_bound_ms(e, CACHED), EVICTED: metrics.evicted_bound_ms(e)}
+    every = metrics.beside(metrics.best_threads(e.runs), e.runs)
+    for state, bound in bounds.items():
+        best = every[every["state"] == state]
         wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
-        fewest = best.groupby("model")["repeats"].min()
+        wide = wide.reindex([m for m in e.names if m in wide.index], columns=[s for s in (*STOCK, OWN) if s in wide.columns])
         fastest, ours = metrics.stock_cold(e.runs, state), metrics.own_cold(e.runs, state)
-        spreads = {name: metrics.spread_of(e.runs, rows_of) for name, rows_of in (("best_stock", fastest), ("own", ours))}
-        bound = metrics.work_bound_ms(e, CACHED) if state == CACHED else evicted
-        for model in [m for m in e.names if m in wide.index]:
-            stock = fastest["cold_ms"].get(model, np.nan)
-            own = wide.loc[model].get(OWN, np.nan)
-            times = {f"{name}_ms": wide.loc[model, name] for name in (*STOCK, OWN) if name in wide.columns}
-            rows.append(
-                {"model": model, "page_cache": state}
-                | times
-                | {
-                    "bound_ms": bound.get(model, np.nan),
-                    "best_stock_over_own": stock / own,
-                    "best_stock_over_bound": stock / bound.get(model, np.nan),
-                    "own_over_bound": own / bound.get(model, np.nan),
-                    **{f"{name}_runs": spread.get(model, "") for name, spread in spreads.items()},
-                    "runs": fewest[model],
-                }
-            )
-    if not rows:
+        least, stock = bound.reindex(wide.index), fastest["cold_ms"].reindex(wide.index)
+        own = wide.get(OWN, pd.Series(np.nan, wide.index))
+        spreads = {name: metrics.spread_of(e.runs, rows) for name, rows in (("best_stock", fastest), ("own", ours))}
+        found = {
+            "model": wide.index,
+            "page_cache": state,
+            **wide.add_suffix("_ms"),
+            "bound_ms": least,
+            "best_stock_over_own": stock / own,
+            "best_stock_over_bound": stock / least,
+            "own_over_bound": own / least,
+            **{f"{name}_runs": spread.reindex(wide.index).fillna("") for name, spread in spreads.items()},
+            "runs": best.groupby("model")["repeats"].min().reindex(wide.index),
+        }
+        if len(wide):
+            parts.append(pd.DataFrame(found))
+    if not parts:
         raise NotMeasuredError("no run counts")
-    return pd.DataFrame(rows)
+    return pd.concat(parts, ignore_index=True)
 
 
 def figure_11(e: ColdEvidence) -> pd.DataFrame:
@@ -184,49 +357,37 @@ def figure_11(e: ColdEvidence) -> pd.DataFrame:
         raise NotMeasuredError(e.notes.get("load", "no run under a background load"))
     places = {"executing": "first core", "preparing": "second core" if e.threads == 2 else "last core"}
     runs = runs.assign(load_core=runs["load_core"].replace(places).where(runs["load_percent"] > 0, ""))
-    keys = ["model", "setting", "plan"]
-    frame = runs.groupby([*keys, "load_core", "load_percent"], as_index=False).agg(
-        cold_ms=("cold_ms", "median"), runs=("cold_ms", "size")
-    )
+    keys, load = ["model", "setting", "plan"], ["load_core", "load_percent"]
+    frame = runs.groupby([*keys, *load], as_index=False).agg(cold_ms=("cold_ms", "median"), runs=("cold_ms", "size"))
     idle = frame.loc[frame["load_percent"] == 0, [*keys, "cold_ms"]].rename(columns={"cold_ms": "idle_ms"})
     frame = frame.merge(idle, on=keys, how="left")
-    own = frame["setting"].str.startswith(OWN)
     stock = f"{paper.FIGURE11_STOCK} (ncnn)"
     told = f"up to {paper.FIGURE11_WITHOUT_STEALING} without stealing, {paper.FIGURE11_WITH_STEALING:g} with (2 little cores)"
-    return pd.DataFrame(
-        {
-            **{key: frame[key] for key in ("model", "plan", "load_core", "load_percent", "cold_ms")},
-            "setting": frame["setting"].map(title),
-            "slow_down": frame["cold_ms"] / frame["idle_ms"],
-            "runs": frame["runs"],
-            "paper_slow_down": np.where(own, told, stock),
-        }
-    )[["model", "setting", "plan", "load_core", "load_percent", "cold_ms", "slow_down", "runs", "paper_slow_down"]]
+    frame = frame.assign(
+        setting=frame["setting"].map(title),
+        slow_down=frame["cold_ms"] / frame["idle_ms"],
+        paper_slow_down=np.where(frame["setting"].str.startswith(OWN), told, stock),
+    )
+    return frame[[*keys, *load, "cold_ms", "slow_down", "runs", "paper_slow_down"]]
 
 
 def figure_13(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate the techniques added one after the other (ms)."""
-    rows = []
+    found: list[pd.DataFrame] = []
     for state in STATES:
         wide = e.runs[e.runs["threads"] == e.threads]
         parts = {f"{name}_ms": metrics.own_cold(wide, state, plan) for plan, name in _ABLATION.items()}
         stock = metrics.stock_cold(e.runs, state, "onnxruntime")
-        fewest = metrics.fewest_runs(stock, *parts.values())
-        for model in e.names:
-            times = {name: part["cold_ms"].get(model, np.nan) for name, part in parts.items()}
-            if not all(np.isnan(list(times.values()))):
-                first = {"model": model, "page_cache": state, "onnxruntime_ms": stock["cold_ms"].get(model, np.nan)}
-                rows.append(first | times | {"runs": fewest[model]})
-    if not rows:
+        times = pd.DataFrame({name: part["cold_ms"] for name, part in parts.items()}).reindex(list(e.names)).dropna(how="all")
+        first = {"model": times.index, "page_cache": state, "onnxruntime_ms": stock["cold_ms"].reindex(times.index)}
+        runs = metrics.fewest_runs(stock, *parts.values()).reindex(times.index)
+        if len(times):
+            found.append(pd.DataFrame({**first, **times, "runs": runs}))
+    if not found:
         raise NotMeasuredError("no plan of the ablation was executed")
-    rows.append(
-        {"model": "paper: resnet50, Jetson TX2", "page_cache": EVICTED}
-        | {f"{k}_ms": v for k, v in paper.FIGURE13_TX2_MS.items()}
-    )
-    return pd.DataFrame(rows)
-
-
-_MB = 1e6
+    printed: dict[str, Any] = {"model": "paper: resnet50, Jetson TX2", "page_cache": EVICTED}
+    printed |= {f"{k}_ms": v for k, v in paper.FIGURE13_TX2_MS.items()}
+    return pd.concat([*found, pd.DataFrame([printed])], ignore_index=True)
 
 
 def table_02(e: ColdEvidence) -> pd.DataFrame:
@@ -234,9 +395,8 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
 
     Rows that differ in nothing but the home layout are one: equal steps share their samples.
     """
-    profiles = e.profiled.get(TABLE2_CONV, ())
     rows = []
-    for profile in profiles:
+    for profile in e.profiled.get(TABLE2_CONV, ()):
         # the convolution is the step with most candidates: reshapes at the border have one
         layer = max(profile.layers, key=lambda layer: len(layer.candidates))
         by_kernel: dict[str, dict[str, Candidate]] = {}
@@ -264,19 +424,13 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
             )
     if not rows:
         raise NotMeasuredError("the convolution was not profiled")
-    rows = _once(rows)
-    rows += [
-        {
-            "kernel": k.kernel,
-            "read_raw_ms": k.read_raw_ms,
-            "transform_ms": k.transform_ms,
-            "read_cache_ms": k.read_cache_ms,
-            "execute_1_core_ms": k.execute_ms,
-            "from": "paper: ncnn on a phone, all big cores",
-        }
-        for k in paper.TABLE2
-    ]
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    once = frame.groupby([c for c in frame if c != "layout"], sort=False, dropna=False)["layout"].agg(", ".join)
+    names = ("kernel", "read_raw_ms", "transform_ms", "read_cache_ms", "execute_ms")
+    printed = pd.DataFrame([{name: getattr(kernel, name) for name in names} for kernel in paper.TABLE2])
+    printed = printed.rename(columns={"execute_ms": "execute_1_core_ms"})
+    printed["from"] = "paper: ncnn on a phone, all big cores"
+    return pd.concat([once.reset_index()[list(frame)], printed], ignore_index=True)
 
 
 def quick_look_only(candidate: Candidate) -> bool:
@@ -288,57 +442,44 @@ def quick_look_only(candidate: Candidate) -> bool:
     return len(times) > 1 and len(set(times)) == 1
 
 
-def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge rows that differ in their layout only into one, which names them all."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        key = repr({name: value for name, value in row.items() if name != "layout"})
-        layouts = f"{found[key]['layout']}, {row['layout']}" if key in found else row["layout"]
-        found[key] = row | {"layout": layouts}
-    return list(found.values())
-
-
 def table_04(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate each model with its size, FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
-    widest = e.plans[(e.plans["plan"] == OPTIMAL) & (e.plans["threads"] == e.plans["threads"].max())]
-    plans: dict[str, Any] = {plan["model"]: plan for plan in widest.to_dict("records")}
-    rows = []
-    for row in e.models.to_dict("records"):
-        model = str(row["model"])
-        told, plan = TABLE4[model], plans.get(model)
-        rows.append(
-            {
-                "model": model,
-                "parameters_m": row["parameters"] / 1e6,
-                "paper_parameters_m": told.parameters_m,
-                "model_mb": row["model_bytes"] / _MB,
-                "paper_model_mb": told.model_mb,
-                "flops_g": 2 * row["macs"] / 1e9,
-                "paper_flops_g": told.flops_g,
-                "storage_mb": plan["cache_bytes"] / _MB if plan else np.nan,
-                "paper_storage_mb": told.storage_mb,
-                "planning_ms": plan["planning_ms"] if plan else np.nan,
-                "paper_planning_meizu16t_ms": paper.TABLE4_PLANNING_MEIZU_MS[model],
-                "paper_planning_pixel5_ms": paper.TABLE4_PLANNING_PIXEL5_MS[model],
-            }
-        )
-    if not rows:
+    f = e.models
+    if f.empty:
         raise NotMeasuredError("no model was measured")
-    return pd.DataFrame(rows)
+    plans = e.plans[(e.plans["plan"] == OPTIMAL) & (e.plans["threads"] == e.plans["threads"].max())]
+    plans = plans.drop_duplicates("model", keep="last").set_index("model").reindex(f["model"]).set_axis(f.index)
+    told = {name: [getattr(TABLE4[model], name) for model in f["model"]] for name in _PRINTED}
+    return pd.DataFrame(
+        {
+            "model": f["model"],
+            "parameters_m": f["parameters"] / 1e6,
+            "paper_parameters_m": told["parameters_m"],
+            "model_mb": f["model_bytes"] / _MB,
+            "paper_model_mb": told["model_mb"],
+            "flops_g": 2 * f["macs"] / 1e9,
+            "paper_flops_g": told["flops_g"],
+            "storage_mb": plans["cache_bytes"] / _MB,
+            "paper_storage_mb": told["storage_mb"],
+            "planning_ms": plans["planning_ms"],
+            "paper_planning_meizu16t_ms": f["model"].map(paper.TABLE4_PLANNING_MEIZU_MS),
+            "paper_planning_pixel5_ms": f["model"].map(paper.TABLE4_PLANNING_PIXEL5_MS),
+        }
+    )
 
 
 #: Every table by id, in the order of the report.
 COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
     TableSpec("cold_beside", "Our start against the best stock setting of each model", beside),
-    TableSpec("cold_table_01", "Stages of a cold start", stages.table_01),
+    TableSpec("cold_table_01", "Stages of a cold start", table_01),
     TableSpec("cold_table_02", "Kernel alternatives of one convolution", table_02),
     TableSpec("cold_table_04", "Models, storage and planning", table_04),
     TableSpec("cold_table_05", "Speed-up over stock engines", table_05),
     TableSpec("cold_figure_08", "Cold latency of every model", figure_08),
     TableSpec("cold_figure_02", "Cold over warm", figure_02_summary),
-    TableSpec("cold_figure_06", "Stages by the number of cores", stages.figure_06),
-    TableSpec("cold_figure_09", "Cold latency by the number of cores", stages.figure_09),
+    TableSpec("cold_figure_06", "Stages by the number of cores", figure_06),
+    TableSpec("cold_figure_09", "Cold latency by the number of cores", figure_09),
     TableSpec("cold_figure_11", "Background load", figure_11),
     TableSpec("cold_figure_13", "Ablation", figure_13),
-    TableSpec("cold_figure_14", "Continuous inference", tables_stages.figure_14),
+    TableSpec("cold_figure_14", "Continuous inference", figure_14),
 )

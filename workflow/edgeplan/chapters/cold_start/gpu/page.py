@@ -59,14 +59,7 @@ _CARDS = (
 
 @dataclass(frozen=True)
 class GpuStartEvidence:
-    """Rows of the stage `cold_gpu`.
-
-    Attributes:
-        device: its name.
-        starts: one row a start: model, and the columns of `measuring.COLUMNS`.
-        plans: one row a plan, likewise.
-        environment: of the machine.
-    """
+    """Rows of the stage `cold_gpu`: a start each and a plan each, of a model, with the columns of `measuring.COLUMNS`."""
 
     device: str
     starts: pd.DataFrame
@@ -81,28 +74,26 @@ class GpuStartEvidence:
     @cached_property
     def cold(self) -> pd.DataFrame:
         """Return medians of our starts (ms): rows of model and state, a column for each plan."""
-        own = self.counted[self.counted["stock"] == 0]
-        return own.pivot_table(index=["model", "state"], columns="way", values="cold_ms", aggfunc="median")
+        return self._medians(["model", "state"], "cold_ms")
 
     @cached_property
     def warm(self) -> pd.DataFrame:
         """Return medians of later inferences (ms) by model, a column for each plan."""
-        own = self.counted[self.counted["stock"] == 0]
-        return own.pivot_table(index="model", columns="way", values="warm_ms", aggfunc="median")
+        return self._medians(["model"], "warm_ms")
 
     @cached_property
     def stock(self) -> pd.DataFrame:
         """Return medians of stock starts (ms): rows of model and state, a column for each setting; maybe none."""
-        stock = self.counted[self.counted["stock"] == 1]
-        return stock.pivot_table(index=["model", "state"], columns="way", values="cold_ms", aggfunc="median")
+        return self._medians(["model", "state"], "cold_ms", stock=1)
 
-    def of_state(self, state: str) -> pd.DataFrame:
-        """Return the starts of our plans in a state of the page cache, by model; nothing where none was made."""
-        return self.cold[self.cold.index.get_level_values("state") == state].droplevel("state")
+    def _medians(self, index: list[str], values: str, stock: int = 0) -> pd.DataFrame:
+        own = self.counted[self.counted["stock"] == stock]
+        return own.pivot_table(index=index, columns="way", values=values, aggfunc="median")
 
-    def stock_of_state(self, state: str) -> pd.DataFrame:
-        """Return the starts of stock settings in a state of the page cache, by model; nothing where none was made."""
-        return self.stock[self.stock.index.get_level_values("state") == state].droplevel("state")
+    def of_state(self, state: str, *, stock: bool = False) -> pd.DataFrame:
+        """Return the starts of our plans, or of stock settings, in a state of the page cache, by model; maybe none."""
+        cold = self.stock if stock else self.cold
+        return cold[cold.index.get_level_values("state") == state].droplevel("state")
 
     def optimal(self) -> pd.DataFrame:
         """Return the optimal plans by model."""
@@ -138,7 +129,7 @@ def speedup_over_default(e: GpuStartEvidence) -> Estimate:
 
 def speedup_over_best_stock(e: GpuStartEvidence) -> Estimate:
     """Geometric mean of the best stock setting's start on this GPU over the optimal plan's, page cache warm."""
-    best = e.stock_of_state(CACHED).min(axis=1)
+    best = e.of_state(CACHED, stock=True).min(axis=1)
     return estimate(geomean, (best / e.of_state(CACHED)[OPTIMAL]).dropna())
 
 
@@ -199,7 +190,7 @@ def ways(e: GpuStartEvidence) -> Any:
     known = {name: frame[name] for name in (*_ABLATION, WARM) if name in frame.columns}
     if frame.empty or not known:
         raise NotMeasuredError("no start with the page cache warm")
-    stock = e.stock_of_state(CACHED).reindex(frame.index)
+    stock = e.of_state(CACHED, stock=True).reindex(frame.index)
     bars = {**known, **stock.dropna(axis=1, how="all")}
     later = e.warm.min(axis=1).reindex(frame.index)
     figure, (axis,) = canvas(9.0, 4.2)
@@ -246,7 +237,7 @@ GPU_TABLES: Mapping[str, TableSpec[GpuStartEvidence]] = registry(
     TableSpec("cold_gpu_plans", "Storage and planning on the GPU", planning, ("plans.predicted_ms",)),
 )
 GPU_FIGURES: Mapping[str, FigureSpec[GpuStartEvidence]] = registry(
-    FigureSpec("cold_gpu_ways", "Cold starts on the GPU by technique", ways, ("starts",)),
+    FigureSpec("cold_gpu_ways", "Cold starts on the GPU by technique", ways, ("starts",))
 )
 #: Of the whole chapter.
 TABLES: Mapping[str, TableSpec[Any]] = MappingProxyType({**COLD_TABLES, **GPU_TABLES})

@@ -39,6 +39,30 @@ FIRST = (
     Bar("memory.resnet152_over_onnxruntime", "the time of ResNet-152 alone"),
     Bar("memory.cgroup_killed", "plans that the system killed when held to their budget"),
 )
+_ABOUT = (
+    "Models run in less memory than their weights take: weights are read from the disk while steps run. Memory is the peak "
+    "over the idle process, all pages counted. The paper (FlexNN, MobiCom 2024) measured phones, so shares compare, "
+    "latencies do not."
+)
+_CARDS = (
+    CardOf(
+        "takes {} ONNX Runtime's time, ResNet-152 at its least memory",
+        "memory.resnet152_over_onnxruntime",
+        "times",
+        paper=f"{1 + paper.OVERHEAD['resnet152']:.2f} of NCNN's",
+        further=True,
+    ),
+    CardOf(
+        "saves {} of ONNX Runtime's memory, ResNet-152",
+        "memory.resnet152_reduction",
+        paper=f"{100 * paper.REDUCTION['resnet152']:g} % of NCNN's",
+        share=True,
+        further=True,
+    ),
+    CardOf("takes {} ONNX Runtime's time at its least memory, mean", "memory.least_over_onnxruntime", "times"),
+    CardOf("runs in {} of ONNX Runtime's memory at the least, mean", "memory.least_peak_over_onnxruntime", share=True),
+    CardOf("peaks at {} of its budget at most", "memory.peak_over_budget_max", share=True),
+)
 
 
 def peak_over_budget_max(e: MemoryEvidence) -> float:
@@ -143,32 +167,6 @@ memory_metrics = partial(
         "memory.speedup_vs_best_frugal": speedup_vs_best_frugal,
         "memory.outputs_equal": outputs_equal,
     },
-)
-_ABOUT = (
-    "Models run in less memory than their weights take: weights are read from the disk while steps run. Memory is the peak "
-    "over the idle process, all pages counted. The paper (FlexNN, MobiCom 2024) measured phones, so shares compare, "
-    "latencies do not."
-)
-
-
-_CARDS = (
-    CardOf(
-        "takes {} ONNX Runtime's time, ResNet-152 at its least memory",
-        "memory.resnet152_over_onnxruntime",
-        "times",
-        paper=f"{1 + paper.OVERHEAD['resnet152']:.2f} of NCNN's",
-        further=True,
-    ),
-    CardOf(
-        "saves {} of ONNX Runtime's memory, ResNet-152",
-        "memory.resnet152_reduction",
-        paper=f"{100 * paper.REDUCTION['resnet152']:g} % of NCNN's",
-        share=True,
-        further=True,
-    ),
-    CardOf("takes {} ONNX Runtime's time at its least memory, mean", "memory.least_over_onnxruntime", "times"),
-    CardOf("runs in {} of ONNX Runtime's memory at the least, mean", "memory.least_peak_over_onnxruntime", share=True),
-    CardOf("peaks at {} of its budget at most", "memory.peak_over_budget_max", share=True),
 )
 
 

@@ -15,10 +15,9 @@ import pandas as pd
 from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES
 from edgeplan.chapters.partition.eop.variants import recurrent
-from edgeplan.chapters.partition.evaluation.evidence import CPU, GPU
-from edgeplan.chapters.partition.evaluation.tables import PARTITION_FIGURES, PARTITION_TABLES
+from edgeplan.chapters.partition.evaluation.tables import CPU, GPU, PARTITION_FIGURES, PARTITION_TABLES
 from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
-from edgeplan.reporting.bars import PASS, UNDECIDED, Bar, Graded, graded
+from edgeplan.reporting.bars import PASS, UNDECIDED, Bar, graded
 from edgeplan.reporting.chapter_report import ChapterReport, FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean
 from edgeplan.reporting.page import CardOf, Line
@@ -193,10 +192,7 @@ def swept_within_15pct(e: CheckedEvidence) -> Estimate:
 def later_within_15pct(column: str) -> Callable[[CheckedEvidence], Estimate]:
     """Share of returned plans whose median of three new processes, ten minutes later, is within 15 % of what they say.
 
-    One that did not run in each of them is not.
-
-    Args:
-        column: what they say: written_ms, or unscaled_ms without the factor from running them once.
+    One that did not run in each of them is not. They say written_ms, or unscaled_ms without the factor from running them once.
     """
 
     def found(e: CheckedEvidence) -> Estimate:
@@ -237,8 +233,18 @@ def operators(e: CheckedEvidence) -> pd.DataFrame:
     f = e.plans.dropna(subset=["operators"]) if len(e.plans) else e.plans
     if f.empty:
         raise NotMeasuredError("no times of individual operators are stored")
-    found = {"baseline": f[GPU], "operators": f["operators"], "end_to_end": f["planned"], "better": f["operators_alone"]}
-    return beside_paper(e.pair, pd.DataFrame(found))
+    own = pd.DataFrame({"device": e.pair, "model": f.index, "baseline_ms": f[GPU].to_numpy()})
+    for name, column in (("operators", "operators"), ("end_to_end", "planned")):
+        own[f"{name}_ms"] = f[column].to_numpy()
+        own[f"{name}_speedup"] = own["baseline_ms"] / own[f"{name}_ms"]
+    own["over the better's operators"] = (f["operators_alone"] / f["operators"]).to_numpy()
+    columns = [name for name in own if name != "over the better's operators"]
+    printed = [
+        (f"paper: {device}", model, *values, paper.END_TO_END[model][k])
+        for k, (device, of_device) in enumerate(paper.OPERATORS.items())
+        for model, values in of_device.items()
+    ]
+    return pd.concat([own, pd.DataFrame(printed, columns=columns)], ignore_index=True).round(3)
 
 
 def bars(e: CheckedEvidence) -> tuple[Bar, ...]:
@@ -310,11 +316,6 @@ def _machines(e: CheckedEvidence) -> list[str]:
     return [f"Rows are of several machines, each figure of one: {'; '.join(told)}."]
 
 
-def grade(e: CheckedEvidence) -> Graded | None:
-    """The grade of the figures, by what others did on the machine meanwhile."""
-    return graded(e.environment)
-
-
 CHECKED_TABLES: Mapping[str, TableSpec[CheckedEvidence]] = registry(
     TableSpec("partition_checked", "Plans that check themselves: who wins on each model", plans, ("plans",)),
     TableSpec("partition_operators", "Individual operators and end to end (LiPG, Table 3)", operators, ("plans",)),
@@ -331,7 +332,7 @@ CHECKED_REPORT = ChapterReport(
     figures={},
     metrics=checked_metrics,
     findings=findings,
-    grade=grade,
+    grade=lambda evidence: graded(evidence.environment),  # by what others did on the machine meanwhile
     evidence=CheckedEvidence,
     completed=_counted,
     frames={
@@ -341,30 +342,6 @@ CHECKED_REPORT = ChapterReport(
 )
 #: The stage `partition_checked_tables`.
 write = CHECKED_REPORT.write
-
-
-_PRINTED = ("baseline_ms", "operators_ms", "operators_speedup", "end_to_end_ms", "end_to_end_speedup")
-
-
-def beside_paper(pair: str, models: pd.DataFrame) -> pd.DataFrame:
-    """Return the table, with speedups over the GPU alone as the paper has them, and the paper's rows below.
-
-    Args:
-        pair: its name.
-        models: by model, ms: baseline (on the GPU alone), operators (their sum as split), end_to_end, and better (the smaller
-            sum of all operators on one processor).
-    """
-    own = pd.DataFrame({"device": pair, "model": models.index, "baseline_ms": models["baseline"].to_numpy()})
-    for name in ("operators", "end_to_end"):
-        own[f"{name}_ms"] = models[name].to_numpy()
-        own[f"{name}_speedup"] = own["baseline_ms"] / own[f"{name}_ms"]
-    own["over the better's operators"] = (models["better"] / models["operators"]).to_numpy()
-    printed = [
-        dict(zip(("device", "model", *_PRINTED), (f"paper: {device}", model, *values, paper.END_TO_END[model][k]), strict=True))
-        for k, (device, of_device) in enumerate(paper.OPERATORS.items())
-        for model, values in of_device.items()
-    ]
-    return pd.concat([own, pd.DataFrame(printed)], ignore_index=True).round(3)
 
 
 TABLES: Mapping[str, TableSpec[Any]] = MappingProxyType({**CHECKED_TABLES, **PARTITION_TABLES, **EOP_TABLES})

@@ -9,8 +9,10 @@ from functools import partial
 import numpy as np
 
 from edgeplan.chapters.partition import paper
-from edgeplan.chapters.partition.evaluation.evidence import (
+from edgeplan.chapters.partition.evaluation.tables import (
     OURS,
+    PARTITION_FIGURES,
+    PARTITION_TABLES,
     PLAIN,
     SEARCH,
     PartitionEvidence,
@@ -18,7 +20,6 @@ from edgeplan.chapters.partition.evaluation.evidence import (
     share_of,
     speedups_of,
 )
-from edgeplan.chapters.partition.evaluation.tables import PARTITION_FIGURES, PARTITION_TABLES
 from edgeplan.chapters.partition.names import SLOWER
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport
@@ -50,6 +51,22 @@ BARS = (
 )
 #: What stands beside the first figure; nobody has set a bar for it.
 FURTHER = (Bar("partition.speedup_vs_best_single_all", "speedup over the better processor, all models, mean"),)
+_ABOUT = (
+    "A model runs on two processors at once: each operator whole on one of them, or split over its output channels where that "
+    "is faster. Speedups are over the faster single processor. The paper (LiPG, EPEW 2025) measured phones with GPUs, so "
+    "shares compare, latencies do not."
+)
+_CARDS = (
+    CardOf("runs {} as fast as the best other way", "partition.speedup_vs_best", "times", paper="over the GPU alone"),
+    CardOf("runs {} as fast as on the better processor", "partition.speedup_vs_best_single_all", "times", paper="1.36"),
+    CardOf(
+        "has {} of the gain that a search finds",
+        "partition.oracle_gain_share",
+        paper=f"{100 * paper.POOLED_SHARE:g} %",
+        share=True,
+    ),
+    CardOf("hands over in {} by polling", "partition.handshake_us", "us", paper=f"{paper.HANDSHAKE_US[1]:g} us"),
+)
 
 
 def oracle_gain_share(e: PartitionEvidence) -> Estimate:
@@ -75,11 +92,7 @@ def failed_plans(e: PartitionEvidence) -> float:
 
 
 def speedup_vs(other: str) -> Callable[[PartitionEvidence], Estimate]:
-    """Geometric mean over models of the time of another way / our plan's.
-
-    Args:
-        other: column of `PartitionEvidence.beside`.
-    """
+    """Geometric mean over models of the time of another way (a column of `PartitionEvidence.beside`) / our plan's."""
 
     def found(e: PartitionEvidence) -> Estimate:
         times = e.beside.dropna(subset=["ours", other])
@@ -110,24 +123,6 @@ partition_metrics = partial(
         # 1e-5 of the largest magnitude, 1e-4 where Winograd runs; a plan that did not run has no right ones
         "partition.outputs_equal": lambda e: share_right(e.ours["error"], e.ours["tolerance"]),
     },
-)
-
-
-_ABOUT = (
-    "A model runs on two processors at once: each operator whole on one of them, or split over its output channels where that "
-    "is faster. Speedups are over the faster single processor. The paper (LiPG, EPEW 2025) measured phones with GPUs, so "
-    "shares compare, latencies do not."
-)
-_CARDS = (
-    CardOf("runs {} as fast as the best other way", "partition.speedup_vs_best", "times", paper="over the GPU alone"),
-    CardOf("runs {} as fast as on the better processor", "partition.speedup_vs_best_single_all", "times", paper="1.36"),
-    CardOf(
-        "has {} of the gain that a search finds",
-        "partition.oracle_gain_share",
-        paper=f"{100 * paper.POOLED_SHARE:g} %",
-        share=True,
-    ),
-    CardOf("hands over in {} by polling", "partition.handshake_us", "us", paper=f"{paper.HANDSHAKE_US[1]:g} us"),
 )
 
 

@@ -1,47 +1,175 @@
-"""The tables of the chapter on partitions, each beside the paper's values."""
+"""What the stage `partition` measured; tables of it beside the paper's values, and its figures 2, 3, 5, 6 and 7."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition import paper
-from edgeplan.chapters.partition.evaluation.evidence import (
-    CPU,
-    EVENTS,
-    GPU,
-    LAYER_WAYS,
-    OURS,
-    PAIR_WAYS,
-    PLAIN,
-    PartitionEvidence,
-    gain_share,
-    mean_share,
-)
-from edgeplan.chapters.partition.names import ALL_CORES
+from edgeplan.chapters.partition.names import ALL_CORES, SAME_PLAN
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, name_axes
-from edgeplan.reporting.metrics import estimate, geomean
+from edgeplan.reporting.metrics import FloatArray, estimate, geomean
 
+#: Ways to run a layer: whole on one processor, and split by different choices.
+CPU, GPU, SEARCH, OURS, PLAIN, EQUAL, FIXED, EVENTS = (
+    *("cpu", "gpu", "search", "ours", "without dispatch features", "equal", "fixed", "waiting for events"),
+)
+GREEDY = "greedy"
+#: Those of a layer, in the order of tables.
+LAYER_WAYS = (SEARCH, OURS, PLAIN, FIXED, EQUAL, EVENTS, ALL_CORES)
+#: Ways to run a model on the pair.
+PAIR_WAYS = (OURS, GREEDY, FIXED, EQUAL, CPU, GPU)
+FlagArray = npt.NDArray[np.bool_]
+#: Oracles below it gain too little to be a divisor.
+WORTH = 1.05
 _KINDS = ("linear", "conv")
 _THREADS = ("1 thread", "2 threads", "3 threads")
+_TOP = 8
+_CHANNELS = "output channels"
 
 
-def errors(e: PartitionEvidence) -> pd.DataFrame:
+@dataclass(frozen=True)
+class PartitionEvidence:
+    """Rows of the stage `partition`.
+
+    Attributes:
+        pair: its name.
+        errors: of the predictors, `learning.training.Trained.errors`.
+        importance: likewise.
+        layers: one row a layer and way: kind, name, way, channels (of the CPU, as measured), now (as the present predictors
+            choose), outputs, us.
+        models: one row a model and way: model, way, median_ms, repeat (one half of the runs over the other), predicted_ms,
+            peak_mib, cpu_ms, error, tolerance, splits, steps, plan_seconds, plan_gap, reason; of our plan now_ms and
+            now_splits, the prediction and the splits of the plan that the present predictors lead to.
+        handshakes: synchronisation, least_us, median_us, note.
+        curves: of figures: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors
+            say.
+        environment: of the machine, with the rules' counts of layers.
+    """
+
+    pair: str
+    errors: pd.DataFrame
+    importance: pd.DataFrame
+    layers: pd.DataFrame
+    models: pd.DataFrame
+    handshakes: pd.DataFrame
+    curves: pd.DataFrame
+    environment: Mapping[str, Any]
+
+    @cached_property
+    def speedups(self) -> pd.DataFrame:
+        """By kind and layer (index), a column for each way: speedup over the faster single processor, both on fresh runs."""
+        us = self.layers.pivot_table(index=["kind", "name"], columns="way", values="us", aggfunc="first")
+        if not {CPU, GPU} <= set(us.columns):
+            return us.iloc[:0]
+        best = us[[CPU, GPU]].min(axis=1)
+        return us.rdiv(best, axis=0)
+
+    @cached_property
+    def planned_before(self) -> tuple[FlagArray, FlagArray]:
+        """For each layer and each model whether our measured plan is none that the present predictors lead to.
+
+        Tables of before they said so have none of either.
+        """
+        none = np.zeros(0, np.bool_)
+        layers = self.layers[self.layers["way"] == OURS]
+        split = (layers["channels"] != layers["now"]).to_numpy(np.bool_) if "now" in layers else none
+        if "now_ms" not in self.planned:
+            return split, none
+        planned = self.planned[["predicted_ms", "now_ms", "splits", "now_splits"]].to_numpy(float).T
+        return split, ~np.isclose(planned[0], planned[1], rtol=SAME_PLAN) | (planned[2] != planned[3])
+
+    @cached_property
+    def tested(self) -> pd.DataFrame:
+        """Held-out samples with their relative errors."""
+        rows = self.errors[self.errors["split"] == "test"]
+        return rows.assign(error=(rows["predicted_us"] / rows["measured_us"] - 1).abs())
+
+    @cached_property
+    def end_to_end(self) -> pd.DataFrame:
+        """Models by way: median time in ms."""
+        ran = self.models[self.models["median_ms"].notna()]
+        return ran.pivot_table(index="model", columns="way", values="median_ms", aggfunc="first", sort=False)
+
+    @cached_property
+    def ours(self) -> pd.DataFrame:
+        """Our plan of every model, with a reason and without times where it did not run."""
+        return self.models[self.models["way"] == OURS].drop_duplicates("model", keep="last")
+
+    @cached_property
+    def planned(self) -> pd.DataFrame:
+        """Our plans of models that ran."""
+        return self.ours[self.ours["median_ms"].notna()]
+
+    @cached_property
+    def stock(self) -> pd.DataFrame:
+        """Models by stock engine: median time in ms."""
+        return self.end_to_end.drop(columns=[way for way in (*PAIR_WAYS, ALL_CORES) if way in self.end_to_end])
+
+    @cached_property
+    def beside(self) -> pd.DataFrame:
+        """By model, ms: our plan (not a number where it did not run), and the best that other ways take.
+
+        Returns:
+            ours; single, all_cores, stock; best of these three, and its way.
+        """
+        times = self.end_to_end.reindex(self.ours["model"].drop_duplicates())
+        stock, single = self.stock.reindex(times.index), times.reindex(columns=[CPU, GPU])
+        others = pd.concat([single, times.reindex(columns=[ALL_CORES]), stock], axis=1)
+        known = others.notna().any(axis=1)
+        return pd.DataFrame(
+            {
+                "ours": times.reindex(columns=[OURS])[OURS],
+                "single": single.min(axis=1),
+                "all_cores": others[ALL_CORES],
+                "stock": stock.min(axis=1) if len(stock.columns) else np.nan,
+                "best": others.min(axis=1),
+                "way": others[known].idxmin(axis=1).reindex(times.index),
+            }
+        )
+
+
+def gain_share(speedups: pd.DataFrame, way: str) -> float:
+    """Sum over layers of (speedup - 1) / sum of (the search's - 1), both over the faster single processor."""
+    return share_of(*speedups_of(speedups, way))
+
+
+def share_of(own: FloatArray, searched: FloatArray) -> float:
+    """Return the gain over the faster single processor as a share of the search's."""
+    return float((own - 1).sum() / (searched - 1).sum())
+
+
+def mean_share(speedups: pd.DataFrame, way: str) -> float:
+    """Mean over layers whose search gains at least 5 % of (speedup - 1) / (the search's - 1)."""
+    own, searched = speedups_of(speedups, way)
+    worth = searched >= WORTH
+    return float(((own[worth] - 1) / (searched[worth] - 1)).mean())
+
+
+def speedups_of(speedups: pd.DataFrame, *ways: str) -> tuple[FloatArray, ...]:
+    """Return the speedups of ways, the search's last, of layers that have all."""
+    found = speedups[[*ways, SEARCH]].dropna()
+    return tuple(found[way].to_numpy(float) for way in (*ways, SEARCH))
+
+
+def _errors(e: PartitionEvidence) -> pd.DataFrame:
     """Table 1: MAPE of the predictors, in percent."""
     means = e.tested.groupby(["side", "kind", "predictor"])["error"].mean() * 100
-    rows = []
-    for kind in _KINDS:
-        own: dict[str, object] = {"device": e.pair, "operations": kind}
-        own |= {f"{label}_pct": means.get((side, kind, "ours"), np.nan) for label, side in (("gpu", GPU), ("cpu_1", CPU))}
-        for label in ("plain", "linear regression", "network"):
-            own[f"gpu_{label.replace(' ', '_')}_pct"] = means.get((GPU, kind, label), np.nan)
-        rows.append(own)
+    others = {f"gpu_{name.replace(' ', '_')}_pct": (GPU, name) for name in ("plain", "linear regression", "network")}
+    of = {"gpu_pct": (GPU, "ours"), "cpu_1_pct": (CPU, "ours"), **others}
+    rows: list[dict[str, object]] = [
+        {"device": e.pair, "operations": kind, **{c: means.get((side, kind, name), np.nan) for c, (side, name) in of.items()}}
+        for kind in _KINDS
+    ]
     for (device, kind), (gpu, *threads) in paper.MAPE.items():
-        printed: dict[str, object] = {f"cpu_{n}_pct": value for n, value in enumerate(threads, start=1)}
+        printed = {f"cpu_{n}_pct": value for n, value in enumerate(threads, start=1)}
         rows.append({"device": f"paper: {device}", "operations": kind, "gpu_pct": gpu, **printed})
     return pd.DataFrame(rows).round(2)
 
@@ -56,13 +184,12 @@ def _by_kind(e: PartitionEvidence, ways: Sequence[str]) -> dict[str, dict[str, o
     }
 
 
-def layers(e: PartitionEvidence) -> pd.DataFrame:
+def _layers(e: PartitionEvidence) -> pd.DataFrame:
     """Table 2: mean speedup over the faster single processor."""
     rows = []
     for way, row in _by_kind(e, LAYER_WAYS).items():
         row |= {"gain_share": gain_share(e.speedups, way), "mean_of_shares": mean_share(e.speedups, way)}
-        row |= {"slower": (e.speedups[way].dropna() < 1 / 1.02).mean(), "layers": int(e.speedups[way].notna().sum())}
-        rows.append(row)
+        rows.append(row | {"slower": (e.speedups[way].dropna() < 1 / 1.02).mean(), "layers": int(e.speedups[way].count())})
     rows += [
         {"device": f"paper: {device}", "method": "ours" if method == "GBDT" else method, **_printed(values)}
         for (device, method), values in paper.SPEEDUP.items()
@@ -75,85 +202,74 @@ def _printed(values: tuple[float, ...]) -> dict[str, float]:
     return dict(zip(names, values, strict=True))
 
 
-def beside(e: PartitionEvidence) -> pd.DataFrame:
+def _layers_note(e: PartitionEvidence) -> str:
+    names, counts = {"linear": "linear layers", "conv": "convolutions"}, e.environment.get("layers_by_rule", {})
+    told = [f"{counts[kind]} {name} (the paper says {paper.LAYERS[kind]})" for kind, name in names.items() if kind in counts]
+    return f"The rules of section 5.3 give {', '.join(told)}; a seeded part of them is measured." if told else ""
+
+
+def _beside(e: PartitionEvidence) -> pd.DataFrame:
     """Our plan beside the best that one processor, all cores or a stock engine on all cores take; the mean first."""
-    f = e.beside
+    f, own = e.beside, e.ours.set_index("model")
     others = {"best": "the best", "single": "the better processor", "all_cores": ALL_CORES, "stock": "the best stock engine"}
     speedups = pd.DataFrame({f"speedup over {name}": f[key] / f["ours"] for key, name in others.items()})
-    repeat = e.ours.set_index("model")["repeat"]
+    told = own[["repeat", "reason"]].reindex(f.index)
     found = pd.DataFrame(
-        {"model": f.index, "ours_ms": f["ours"].to_numpy(), "best_ms": f["best"].to_numpy(), "best way": f["way"]}
+        {"model": f.index, "ours_ms": f["ours"], "best_ms": f["best"], "best way": f["way"], **speedups, **told}
     )
-    found = found.reset_index(drop=True).join(speedups.reset_index(drop=True))
-    found = found.assign(repeat=found["model"].map(repeat), reason=found["model"].map(e.ours.set_index("model")["reason"]))
     means = {name: estimate(geomean, column.dropna()) for name, column in speedups.items()}
     first = {"model": f"all {len(f)} models, mean", **{name: made.value for name, made in means.items()}, "reason": ""}
     ends = [{"model": f"95 %, {end}", **{name: getattr(made, end) for name, made in means.items()}} for end in ("low", "high")]
     faster = {name: (~(column >= 1)).sum() for name, column in speedups.items()}
-    rows = [first, *ends, {"model": "models on which it is faster than ours", **faster}]
-    return (
-        pd.concat([pd.DataFrame(rows), found], ignore_index=True)[list(found)].fillna({"reason": "", "best way": ""}).round(4)
-    )
+    rows = pd.DataFrame([first, *ends, {"model": "models on which it is faster than ours", **faster}])
+    return pd.concat([rows, found], ignore_index=True)[list(found)].fillna({"reason": "", "best way": ""}).round(4)
 
 
-def models(e: PartitionEvidence) -> pd.DataFrame:
+def _models(e: PartitionEvidence) -> pd.DataFrame:
     """Table 3: models end to end."""
-    times, planned = e.end_to_end, e.planned.set_index("model")
-    rows = []
-    for model in times.index:
-        if model not in planned.index:
-            continue
-        own, row = planned.loc[model], times.loc[model]
-        stock = row.drop([way for way in (*PAIR_WAYS, ALL_CORES) if way in row]).dropna()
-        best = row[[CPU, GPU]].min()
-        found = {
-            "model": model,
-            **{f"{way}_ms": row.get(way, np.nan) for way in (CPU, GPU)},
-            "ours_ms": row[OURS],
-            "predicted_ms": own["predicted_ms"],
-            "slowdown": own["slowdown"],
-            "speedup": best / row[OURS],
-            **{f"{way}_speedup": best / row.get(way, np.nan) for way in ("greedy", "fixed", "equal")},
-            "all_cores_speedup": best / row.get(ALL_CORES, np.nan),
-            "stock_speedup": best / stock.min() if len(stock) else np.nan,
-            "stock": str(stock.idxmin()) if len(stock) else "",
-            "splits": int(own["splits"]),
-            "steps": int(own["steps"]),
-            "plan_gap": own["plan_gap"],
-            "plan_s": own["plan_seconds"],
-            "repeat": own["repeat"],
-            "error": f"{own['error']:.1e}",
-        }
-        printed = paper.END_TO_END.get(model)
-        found["paper_speedups"] = " / ".join(f"{value:.2f}" for value in printed) if printed else ""
-        rows.append(found)
-    if not rows:
-        raise NotMeasuredError("no plan of a model ran")
-    return pd.DataFrame(rows).round(4)
+    own = e.planned.set_index("model").reindex([model for model in e.end_to_end.index if model in set(e.planned["model"])])
+    times = e.end_to_end.reindex(own.index)
+    stock, single = e.stock.reindex(own.index), times.reindex(columns=[CPU, GPU]).min(axis=1)
+    speedups = {way: single / times.get(way, np.nan) for way in (GREEDY, FIXED, EQUAL, ALL_CORES)}
+    names = stock[stock.notna().any(axis=1)].idxmin(axis=1).reindex(own.index)
+    found = {
+        "model": own.index,
+        **{f"{way}_ms": times.get(way, np.nan) for way in (CPU, GPU, OURS)},
+        **own[["predicted_ms", "slowdown"]],
+        "speedup": single / times[OURS],
+        **{f"{'all_cores' if way == ALL_CORES else way}_speedup": speedup for way, speedup in speedups.items()},
+        "stock_speedup": single / stock.min(axis=1) if len(stock.columns) else np.nan,
+        "stock": names.astype(object).fillna(""),
+        **own[["splits", "steps"]].astype(int),
+        "plan_gap": own["plan_gap"],
+        "plan_s": own["plan_seconds"],
+        "repeat": own["repeat"],
+        "error": own["error"].map("{:.1e}".format),
+        "paper_speedups": [" / ".join(f"{value:.2f}" for value in paper.END_TO_END.get(str(model), ())) for model in own.index],
+    }
+    return pd.DataFrame(found).round(4)
 
 
-def ablation(e: PartitionEvidence) -> pd.DataFrame:
+def _ablation(e: PartitionEvidence) -> pd.DataFrame:
     """Table 4: without dispatch features, and with event waits."""
     rows = [*_by_kind(e, (OURS, PLAIN, EVENTS)).values()]
     rows += [{"device": "paper: Moto 2022", "method": name, **_printed(values)} for name, values in paper.ABLATION.items()]
     return pd.DataFrame(rows).round(3)
 
 
-def handshakes(e: PartitionEvidence) -> pd.DataFrame:
+def _handshakes(e: PartitionEvidence) -> pd.DataFrame:
     """Return the cost of a step of nothing, by synchronisation; and by how much split layers take longer by events (5.5)."""
     f = e.handshakes
-    longer = {kind: _longer_by_events(e, kind) for kind in _KINDS}
-    printed = dict(zip(("events", "polling"), paper.HANDSHAKE_US, strict=True))
+    longer = {f"{kind} over polling_us": {"events": _longer_by_events(e, kind)} for kind in _KINDS}
     return pd.DataFrame(
         {
             "synchronisation": f["synchronisation"],
-            "least_us": f["least_us"].round(2),
-            "median_us": f["median_us"].round(2),
-            "paper_us": f["synchronisation"].map(printed),
-            **{f"{kind} over polling_us": f["synchronisation"].map({"events": longer[kind]}).round(2) for kind in _KINDS},
+            **f[["least_us", "median_us"]].round(2),
+            "paper_us": f["synchronisation"].map(dict(zip(("events", "polling"), paper.HANDSHAKE_US, strict=True))),
+            **{name: f["synchronisation"].map(us).round(2) for name, us in longer.items()},
             "note": f["note"],
         }
-    ).reset_index(drop=True)
+    )
 
 
 def _longer_by_events(e: PartitionEvidence, kind: str) -> float:
@@ -164,72 +280,53 @@ def _longer_by_events(e: PartitionEvidence, kind: str) -> float:
     return float((us[EVENTS] - us[OURS]).median())
 
 
-def _layers_note(e: PartitionEvidence) -> str:
-    counts = e.environment.get("layers_by_rule", {})
-    told = ", ".join(f"{counts[kind]} {name} (the paper says {paper.LAYERS[kind]})" for kind, name in _NAMES if kind in counts)
-    return f"The rules of section 5.3 give {told}; a seeded part of them is measured." if told else ""
-
-
-_NAMES = (("linear", "linear layers"), ("conv", "convolutions"))
-
 #: Every table by id.
 PARTITION_TABLES: Mapping[str, TableSpec[PartitionEvidence]] = registry(
-    TableSpec("partition_beside", "Our plan over the best of all other ways", beside, ("ours",)),
-    TableSpec("partition_table_01", "Errors of the predictors (Table 1)", errors, ("tested",)),
-    TableSpec("partition_table_02", "Layers split, mean speedup (Table 2)", layers, ("speedups",), _layers_note),
-    TableSpec("partition_table_03", "Models end to end (Table 3)", models, ("planned",)),
-    TableSpec("partition_table_04", "Without dispatch features or polling (Table 4)", ablation, ("speedups",)),
-    TableSpec("partition_handshakes", "Handshakes", handshakes, ("handshakes",)),
+    TableSpec("partition_beside", "Our plan over the best of all other ways", _beside, ("ours",)),
+    TableSpec("partition_table_01", "Errors of the predictors (Table 1)", _errors, ("tested",)),
+    TableSpec("partition_table_02", "Layers split, mean speedup (Table 2)", _layers, ("speedups",), _layers_note),
+    TableSpec("partition_table_03", "Models end to end (Table 3)", _models, ("planned",)),
+    TableSpec("partition_table_04", "Without dispatch features or polling (Table 4)", _ablation, ("speedups",)),
+    TableSpec("partition_handshakes", "Handshakes", _handshakes, ("handshakes",)),
 )
 
 
-_TOP = 8
-_CHANNELS = "output channels"
-
-
-def _curve(e: PartitionEvidence, figure: str) -> Any:
-    found = e.curve(figure)
+def _curve(e: PartitionEvidence, figure: str) -> pd.DataFrame:
+    found = e.curves[e.curves["figure"] == figure].sort_values("outputs")
     if found.empty:
         raise NotMeasuredError(f"there is no curve of {figure}")
     return found
 
 
-def both_processors(e: PartitionEvidence) -> Any:
+def _both_processors(e: PartitionEvidence) -> Any:
     """Figure 2: both processors over the output channels of a linear layer, with what half of the runs lie within."""
     f = _curve(e, "figure_02")
     figure, (axis,) = canvas(7.0, 3.6)
-    for place, side in enumerate((CPU, GPU)):
-        axis.plot(f["outputs"], f[f"{side}_us"], color=PALETTE[place], label=side.upper())
-        axis.fill_between(
-            f["outputs"], f[f"{side}_low_us"], f[f"{side}_high_us"], color=PALETTE[place], alpha=0.25, linewidth=0
-        )
+    for side, color in zip((CPU, GPU), PALETTE, strict=False):
+        axis.plot(f["outputs"], f[f"{side}_us"], color=color, label=side.upper())
+        axis.fill_between(f["outputs"], f[f"{side}_low_us"], f[f"{side}_high_us"], color=color, alpha=0.25, linewidth=0)
     name_axes(axis, _CHANNELS, "us")
     legend(axis)
     return figure
 
 
-def _predictions(e: PartitionEvidence, curve: str, shown: tuple[str, ...]) -> Any:
-    f = _curve(e, curve)
-    figure, (axis,) = canvas(8.0, 3.8)
-    axis.plot(f["outputs"], f["gpu_us"], color=INK, linewidth=1.5, label="measured")
-    for place, name in enumerate(shown):
-        axis.plot(f["outputs"], f[f"{name}_us"], color=PALETTE[place], linewidth=1.2, label=name)
-    name_axes(axis, _CHANNELS, "us on the GPU")
-    legend(axis, 2)
-    return figure
+def _predictions(curve: str, *shown: str) -> Callable[[PartitionEvidence], Any]:
+    """Return what draws the time of a layer on the GPU, and what predictors say of it."""
+
+    def drawn(e: PartitionEvidence) -> Any:
+        f = _curve(e, curve)
+        figure, (axis,) = canvas(8.0, 3.8)
+        axis.plot(f["outputs"], f["gpu_us"], color=INK, linewidth=1.5, label="measured")
+        for place, name in enumerate(shown):
+            axis.plot(f["outputs"], f[f"{name}_us"], color=PALETTE[place], linewidth=1.2, label=name)
+        name_axes(axis, _CHANNELS, "us on the GPU")
+        legend(axis, 2)
+        return figure
+
+    return drawn
 
 
-def shapes_alone(e: PartitionEvidence) -> Any:
-    """Figure 3: predictors on shapes alone."""
-    return _predictions(e, "figure_03", ("plain", "linear regression", "network"))
-
-
-def dispatch_features(e: PartitionEvidence) -> Any:
-    """Figure 5: with dispatch features and without."""
-    return _predictions(e, "figure_05", ("ours", "plain"))
-
-
-def discontinuities(e: PartitionEvidence) -> Any:
+def _discontinuities(e: PartitionEvidence) -> Any:
     """Figure 6: work groups of a linear layer, and the change of kernel of a convolution."""
     figure, axes = canvas(10.0, 3.8, 2)
     linear = _curve(e, "figure_03")
@@ -248,7 +345,7 @@ def discontinuities(e: PartitionEvidence) -> Any:
     return figure
 
 
-def importance(e: PartitionEvidence) -> Any:
+def _importance(e: PartitionEvidence) -> Any:
     """Figure 7: gain of the most important features of convolutions, over all implementations."""
     conv = e.importance[(e.importance["kind"] == "conv") & (e.importance["implementation"] != "")]
     conv = conv if len(conv) else e.importance[e.importance["kind"] == "conv"]
@@ -267,9 +364,16 @@ def importance(e: PartitionEvidence) -> Any:
 
 #: Every figure by id.
 PARTITION_FIGURES: Mapping[str, FigureSpec[PartitionEvidence]] = registry(
-    FigureSpec("partition_figure_02", "CPU and GPU (Figure 2)", both_processors, ("curves",)),
-    FigureSpec("partition_figure_03", "Predictors on shapes alone (Figure 3)", shapes_alone, ("curves",)),
-    FigureSpec("partition_figure_05", "With dispatch features (Figure 5)", dispatch_features, ("curves",)),
-    FigureSpec("partition_figure_06", "Where latency jumps (Figure 6)", discontinuities, ("curves",)),
-    FigureSpec("partition_figure_07", "What predictors rely on (Figure 7)", importance, ("importance",)),
+    FigureSpec("partition_figure_02", "CPU and GPU (Figure 2)", _both_processors, ("curves",)),
+    FigureSpec(
+        "partition_figure_03",
+        "Predictors on shapes alone (Figure 3)",
+        _predictions("figure_03", "plain", "linear regression", "network"),
+        ("curves",),
+    ),
+    FigureSpec(
+        "partition_figure_05", "With dispatch features (Figure 5)", _predictions("figure_05", "ours", "plain"), ("curves",)
+    ),
+    FigureSpec("partition_figure_06", "Where latency jumps (Figure 6)", _discontinuities, ("curves",)),
+    FigureSpec("partition_figure_07", "What predictors rely on (Figure 7)", _importance, ("importance",)),
 )

@@ -12,6 +12,22 @@ import pandas as pd
 from edgeplan.reporting.chapter_report import NotMeasuredError
 from edgeplan.support.frames import read_csv, read_document, read_parquet
 
+#: Table of `Evidence` -> its file below the results of a device.
+_FILES = {
+    "test_cases": "fusion/test_cases.csv",
+    "verification": "fusion/verification.csv",
+    "kernels": "measurements/kernels.parquet",
+    "quality": "predictors/quality.parquet",
+    "samplers": "predictors/samplers.csv",
+    "models": "evaluation/models.parquet",
+    "calibration": "calibration/models.parquet",
+    "breakdown": "evaluation/breakdown.parquet",
+    "sweeps": "evaluation/sweeps.parquet",
+    "conv_fusion": "evaluation/conv_fusion.csv",
+}
+_ZOO_FILES = {"zoo": "models.parquet", "prior": "prior.parquet"}
+_DOCUMENTS = {"sampling": "measurements/sampling.json", "environment": "evaluation/environment.json"}
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -79,32 +95,8 @@ class Evidence:
         return frame.reset_index(drop=True)
 
 
-#: Table of `Evidence` -> its file below the results of a device.
-_FILES = {
-    "test_cases": "fusion/test_cases.csv",
-    "verification": "fusion/verification.csv",
-    "kernels": "measurements/kernels.parquet",
-    "quality": "predictors/quality.parquet",
-    "samplers": "predictors/samplers.csv",
-    "models": "evaluation/models.parquet",
-    "calibration": "calibration/models.parquet",
-    "breakdown": "evaluation/breakdown.parquet",
-    "sweeps": "evaluation/sweeps.parquet",
-    "conv_fusion": "evaluation/conv_fusion.csv",
-}
-_ZOO_FILES = {"zoo": "models.parquet", "prior": "prior.parquet"}
-_DOCUMENTS = {"sampling": "measurements/sampling.json", "environment": "evaluation/environment.json"}
-
-
 def read_evidence(device: str, results: Path, zoo: Path, **extra: Any) -> Evidence:
-    """Read the evidence of one device.
-
-    Args:
-        device: name of the device.
-        results: its folder, results/<device>.
-        zoo: the folder of the zoo's tables.
-        extra: further parts of `Evidence`, e.g. speed, transfer.
-    """
+    """Read the evidence of one device from its folder and that of the zoo's tables, with further parts, e.g. speed."""
     parts: dict[str, Any] = {name: _table(results / path) for name, path in _FILES.items()}
     parts |= {name: _table(zoo / path) for name, path in _ZOO_FILES.items()}
     parts |= {name: read_document(results / path) for name, path in _DOCUMENTS.items()}

@@ -30,6 +30,7 @@ from edgeplan.reporting.metrics import by_group, relative_error
 # Kinds below this mean share everywhere are drawn as one.
 _SMALL_SHARE = 0.02
 _MAX_KINDS = 7
+_GROUPS = 4
 
 
 def shares_by_family(evidence: Evidence) -> pd.DataFrame:
@@ -101,9 +102,6 @@ def channels(evidence: Evidence) -> Any:
     rows, (figure, axes) = evidence.sweeps, canvas(10, 4.4)
     _sweep(axes[0], rows[rows["sweep"] == "out_channels"], "", "output channels (count)", staircase=True)
     return figure
-
-
-_GROUPS = 4
 
 
 def _grouped(axis: Any, series: dict[str, list[float]], labels: list[str]) -> None:

@@ -44,6 +44,13 @@ _BARS = (
     Bar("speed.batch_26000_s", "26,000 predictions (s)", high=30, aim="<= 15"),
 )
 _WITHIN_10_BY_DEVICE: Mapping[str, float] = MappingProxyType({"cpu-openvino": 0.95, "cpu-onednn": 0.92})
+_SHARES = ("prediction.within", "fusion.", "interval.coverage")
+_ABOUT = (
+    "The latency of whole models, predicted as the sum of their kernels, none of which ran as part of these models. The paper "
+    "(nn-Meter, MobiSys 2021) measured a phone's CPU and GPU and a vision processor, so errors compare, latencies do not."
+)
+#: The table that belongs to a stage of its own, and to a page of its own.
+TRANSFERRED = "table_11"
 
 
 def bars(device: str) -> tuple[Bar, ...]:
@@ -111,15 +118,6 @@ MERITS: Mapping[str, Figure] = MappingProxyType(
 def metrics(evidence: Evidence) -> dict[str, float]:
     """Return the figures of merit, sorted by key."""
     return dict(sorted(figures_of_merit(MERITS, evidence).items()))
-
-
-_SHARES = ("prediction.within", "fusion.", "interval.coverage")
-_ABOUT = (
-    "The latency of whole models, predicted as the sum of their kernels, none of which ran as part of these models. The paper "
-    "(nn-Meter, MobiSys 2021) measured a phone's CPU and GPU and a vision processor, so errors compare, latencies do not."
-)
-#: The table that belongs to a stage of its own, and to a page of its own.
-TRANSFERRED = "table_11"
 
 
 def _overall(device: str) -> float:

@@ -48,9 +48,7 @@ PUBLISHED = {
 }
 #: Baseline name -> the columns of models.parquet it regresses on. Both counts are the paper's: multiply-adds, and the bytes
 #: of all feature maps and weights.
-LINEAR_BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"flops": ("macs",), "flops_mac": ("macs", "memory_bytes")},
-)
+LINEAR_BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType({"flops": ("macs",), "flops_mac": ("macs", "memory_bytes")})
 _SECONDS_PER_MINUTE = 60.0
 
 
@@ -259,9 +257,7 @@ def _measuring_seconds(sampling: Mapping[str, Any], calibration: pd.DataFrame) -
 def kernel_minutes(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> float:
     """Return the minutes of measuring behind the predictors: all parts but the frozen test set and what only compares.
 
-    Args:
-        sampling: the sampler's document.
-        calibration: the whole models that set the factors of kinds and the intervals: seconds.
+    They are of the sampler's document, and of the whole models that set the factors of kinds and the intervals.
     """
     parts = _measuring_seconds(sampling, calibration)
     return sum(v for k, v in parts.items() if k not in NOT_BEHIND_PREDICTORS) / _SECONDS_PER_MINUTE
@@ -276,10 +272,9 @@ def table_12(evidence: Evidence) -> pd.DataFrame:
 
 
 def baselines(evidence: Evidence) -> pd.DataFrame:
-    """Return every predictor's +-10 % accuracy and RMSPE by family, in percent; those that were not evaluated are left out.
+    """Return every predictor's +-10 % accuracy and RMSPE by family and of all, in percent, where it was evaluated.
 
-    Returns:
-        Columns: family (this project's name, or "all"), models, and for each of `PREDICTORS` its two metrics.
+    Columns are family (this project's name, or "all"), models, and two for each of `PREDICTORS`.
     """
     frame = evidence.evaluated("measured_ms", "predicted_ms", "macs", "memory_bytes")
     frame = with_baselines(frame) if len(frame["family"].unique()) > 1 else frame
@@ -301,15 +296,7 @@ def table_baselines(evidence: Evidence) -> pd.DataFrame:
 
 
 def fit_linear(features: FloatArray, latency: FloatArray) -> FloatArray:
-    """Fit ordinary least squares with an intercept.
-
-    Args:
-        features: shape (n, d).
-        latency: shape (n,).
-
-    Returns:
-        Coefficients to nine digits, shape (d + 1,), the intercept last.
-    """
+    """Fit ordinary least squares with an intercept: (n, d) and (n,) -> coefficients to nine digits, (d + 1,), that last."""
     # Counts reach 1e10 and the intercept is near 1: scaled columns keep the problem well conditioned.
     scale = np.maximum(np.abs(features).max(axis=0), 1e-300)
     design = np.column_stack([features / scale, np.ones(len(features))])
@@ -318,14 +305,9 @@ def fit_linear(features: FloatArray, latency: FloatArray) -> FloatArray:
 
 
 def leave_one_family_out(models: pd.DataFrame, columns: Sequence[str]) -> pd.Series[float]:
-    """Predict every family by a linear regression over the others.
+    """Predict every family (ms) by a linear regression over the others, of two at least; negative where the line is.
 
-    Args:
-        models: one row a model of at least two families: family, measured_ms, and the feature columns.
-        columns: features, e.g. `LINEAR_BASELINES["flops"]`.
-
-    Returns:
-        Predicted latency in ms on the index of `models`; may be negative, as a line may.
+    Of each model are given its family, measured_ms and the columns of features, e.g. `LINEAR_BASELINES["flops"]`.
     """
     features = np.column_stack([models[c].to_numpy(float) for c in columns])
     latency, group = models["measured_ms"].to_numpy(float), models["family"].to_numpy()

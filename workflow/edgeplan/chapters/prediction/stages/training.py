@@ -170,8 +170,8 @@ def train_predictors(
         if name == ADAPTIVE:
             reference = said
         else:
-            interval = rmspe_difference(judged["us"].to_numpy(), reference, said, judged["model"])
-            found_rows[-1] |= {"rmspe_more_low": interval.low, "rmspe_more_high": interval.high}
+            low, high = rmspe_difference(judged["us"].to_numpy(), reference, said, judged["model"])
+            found_rows[-1] |= {"rmspe_more_low": low, "rmspe_more_high": high}
     write_csv(pd.DataFrame(found_rows or {"sampler": []}), samplers)
     write_parquet(frame, compared)
 

@@ -1,17 +1,21 @@
-"""Figures against their bars: passed, missed, undecided inside their own interval; and intervals of figures and differences."""
+"""Figures against their bars: passed, missed, undecided inside their own interval; intervals; what is made or explained."""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from edgeplan.report.stage import PageSection, render_page
+from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.bars import Bar, interval_keys
-from edgeplan.reporting.metrics import rmspe_difference, with_interval
-from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, make_cards
+from edgeplan.reporting.metrics import estimate, rmspe_difference
+from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, make_cards, markdown, table
 
 HIGH = Bar("x.ratio", "ratio", high=1.0)
 LOW = Bar("x.share", "share", low=0.8)
@@ -69,12 +73,12 @@ def test_intervals_hold_the_mean_they_are_of() -> None:
     held = 0
     for _ in range(200):
         drawn = rng.normal(1.0, 0.2, 10)
-        found = with_interval("x", lambda chosen, values=drawn: float(values[chosen].mean()), 10)
-        assert found["x.low"] < found["x"] < found["x.high"]
-        held += found["x.low"] <= 1.0 <= found["x.high"]
+        found = estimate(np.mean, drawn)
+        assert found.low < found.value < found.high
+        held += found.low <= 1.0 <= found.high
     assert 165 <= held <= 198
-    assert with_interval("x", lambda _: 1.0, 1) == {"x": 1.0}
-    assert set(with_interval("x", lambda _: math.nan, 5)) == {"x"}
+    assert math.isnan(estimate(np.mean, [1.0]).low), "one alone has none"
+    assert math.isnan(estimate(lambda _: math.nan, np.arange(5)).low)
 
 
 def _predicted(rng: np.random.Generator, spread: float) -> np.ndarray:
@@ -85,15 +89,15 @@ def test_a_clear_difference_is_clear_and_has_its_sign() -> None:
     rng = np.random.default_rng(3)
     good, bad = _predicted(rng, 0.02), _predicted(rng, 0.10)
     found = rmspe_difference(TRUTH, good, bad, np.arange(40))
-    assert 4 < found.low < found.high < 12
+    assert 4 < found[0] < found[1] < 12
     other = rmspe_difference(TRUTH, bad, good, np.arange(40))
-    assert (other.low, other.high) == pytest.approx((-found.high, -found.low))
+    assert other == pytest.approx((-found[1], -found[0]))
 
 
 def test_predictors_of_one_accuracy_are_not_told_apart() -> None:
     rng = np.random.default_rng(4)
     found = rmspe_difference(TRUTH, _predicted(rng, 0.05), _predicted(rng, 0.05), np.arange(40))
-    assert found.low < 0 < found.high
+    assert found[0] < 0 < found[1]
 
 
 def test_rows_of_one_group_are_resampled_together() -> None:
@@ -101,7 +105,7 @@ def test_rows_of_one_group_are_resampled_together() -> None:
     rng = np.random.default_rng(5)
     ours, theirs = (np.repeat(_predicted(rng, spread)[:10], 4) for spread in (0.05, 0.06))
     width = {
-        kind: found.high - found.low
+        kind: found[1] - found[0]
         for kind, groups in (("alone", np.arange(40)), ("together", np.repeat(np.arange(10), 4)))
         for found in [rmspe_difference(TRUTH, ours, theirs, groups)]
     }
@@ -110,8 +114,7 @@ def test_rows_of_one_group_are_resampled_together() -> None:
 
 def test_one_group_says_nothing() -> None:
     found = rmspe_difference(TRUTH, TRUTH, TRUTH * 1.1, np.zeros(40))
-    assert np.isnan(found.low)
-    assert np.isnan(found.high)
+    assert np.isnan(found).all()
 
 
 def test_the_interval_is_that_of_resampling_by_hand() -> None:
@@ -121,4 +124,46 @@ def test_the_interval_is_that_of_resampling_by_hand() -> None:
     points = [100 * np.sqrt(((p / TRUTH - 1)[drawn] ** 2).mean(axis=1)) for p in (ours, theirs)]
     low, high = np.quantile(points[1] - points[0], (0.025, 0.975))
     found = rmspe_difference(TRUTH, ours, theirs, np.arange(40))
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.15)
+    assert found == pytest.approx((low, high), abs=0.15)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    runs: pd.DataFrame | None = None
+
+
+def _refused(e: Evidence) -> pd.DataFrame:
+    raise kit.NotMeasuredError(f"of {len(e.runs or ())} runs none counts")
+
+
+TABLES = kit.registry(
+    kit.TableSpec[Evidence]("b", "Runs", lambda e: e.runs, ("runs.cold_ms",), lambda e: f"{len(e.runs)} runs."),  # type: ignore[arg-type, return-value]
+    kit.TableSpec[Evidence]("a", "Refused", _refused),
+)
+RUNS = pd.DataFrame({"cold_ms": [1.5, 2.0]})
+
+
+@pytest.mark.parametrize("runs", [None, RUNS[:0], RUNS.rename(columns={"cold_ms": "x"}), RUNS * float("nan")])
+def test_absent_empty_and_unknown_inputs_are_one_thing(runs: pd.DataFrame | None) -> None:
+    made, reasons = kit.make({"b": TABLES["b"]}, Evidence(runs))
+    assert (made, reasons) == ({}, {"b": "there is no runs.cold_ms"})
+    assert TABLES["b"].noted(Evidence(runs)) == ""
+
+
+def test_what_is_there_is_made_and_the_rest_explained_in_order(tmp_path: Path) -> None:
+    tables = kit.make_or_explain(TABLES, Evidence())
+    assert list(tables) == ["b", "a"]
+    assert tables["a"].to_dict("list") == {kit.REASON: ["of 0 runs none counts"]}
+    seen = Evidence(RUNS)
+    tables = kit.make({"b": TABLES["b"]}, seen)[0]
+    (shown,) = kit.page_tables(TABLES, tables, seen, "b")
+    kit.write_table(shown, tables["b"], tmp_path, "2024-05-06")
+    frame = pd.read_csv(tmp_path / "b.csv")
+    assert (frame["cold_ms"].tolist(), set(frame["measured_at"])) == ([1.5, 2.0], {"2024-05-06"})
+    assert "2 runs." in (tmp_path / "b.md").read_text()
+    assert (shown.id, shown.caption, shown.open) == ("b", "2 runs.", True)
+
+
+def test_nothing_stands_where_a_whole_number_is_missing() -> None:
+    frame = pd.DataFrame({"count": pd.array([1, None], dtype="Int64"), "ms": [0.5, float("nan")]})
+    assert markdown(table("x", "X", "", frame)).splitlines()[2:] == ["| 1 | 0.5 |", "|  |  |"]

@@ -1,0 +1,251 @@
+"""Figures of merit, tables and the page of cold starts, by hand from the frames of `cold_chapter_frames`."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cold_chapter_frames import evidence, frame_names, run_row, run_rows
+from profile_values_of import PROFILES, asked_of
+
+from depth import by_day
+from edgeplan.chapters.cold_start.evaluation import metrics, page
+from edgeplan.chapters.cold_start.evaluation import tables as cold_tables
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
+from edgeplan.chapters.cold_start.measuring.planning import VARIANTS
+from edgeplan.chapters.cold_start.paper import TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE5
+from edgeplan.chapters.cold_start.settings import PlanName
+from edgeplan.errors import FormatError
+from edgeplan.reporting import chapter_report as kit
+from edgeplan.reporting.page import bar_lines
+from edgeplan.zoo.cold_start_models import TABLE4
+
+
+@pytest.fixture(scope="module")
+def e() -> ColdEvidence:
+    return evidence()
+
+
+@pytest.fixture(scope="module")
+def figures(e: ColdEvidence) -> dict[str, float]:
+    return metrics.cold_metrics(e)
+
+
+@pytest.fixture(scope="module")
+def tables(e: ColdEvidence) -> dict[str, pd.DataFrame]:
+    return kit.make_or_explain(COLD_TABLES, e)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("cold.speedup_vs_best_stock_cached", math.sqrt(20 / 10 * 24 / 12)),
+        ("cold.speedup_vs_best_stock_evicted", math.sqrt(50 / 31.5 * 54 / 33.5)),
+        ("cold.over_work_bound_cached", math.sqrt(10 / 6 * 12 / 6)),
+        ("cold.over_warm_cached", math.sqrt(10 / 5 * 12 / 5)),
+        ("runtime.warm_vs_best_stock", 5 / 4),
+        ("cold.plan_gap_max", 13.5 * 0.9 / 10 - 1),  # of a plan for an evicted page cache
+        ("runtime.outputs_equal", 1.0),
+    ],
+)
+def test_figure(figures: dict[str, float], key: str, expected: float) -> None:
+    assert figures[key] == pytest.approx(expected, rel=1e-5)
+
+
+def test_means_over_models_have_an_interval(e: ColdEvidence) -> None:
+    found = metrics.cold_metrics(e)
+    key = "cold.speedup_vs_best_stock_evicted"
+    assert found[f"{key}.low"] == pytest.approx(50 / 31.5, rel=1e-5)  # of two models either may be drawn twice
+    assert found[f"{key}.high"] == pytest.approx(54 / 33.5, rel=1e-5)
+    one = replace(e, runs=e.runs[e.runs["model"] == "squeezenet"])
+    assert f"{key}.low" not in metrics.cold_metrics(one), "one model has none"
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed"),
+    by_day(
+        [
+            ("the process was ended by SIGKILL", True),
+            ("left out: the time for measuring cold starts was over", False),
+            ("outputs differ from ONNX Runtime's by 0.1 of their largest magnitude", True),
+            ("34% of the files were in the page cache, not as in state 'evicted'", False),
+            ("", False),
+        ],
+        least=2,
+        fields=2,
+    ),
+)
+def test_starts_of_our_plans_that_failed_count(e: ColdEvidence, reason: str, failed: bool) -> None:
+    assert metrics.cold_metrics(e)["cold.failed_starts"] == 0, "ncnn's do not"
+    own = (e.runs["setting"] == "edgeplan") & (e.runs["plan"] == "optimal") & (e.runs["state"] == "cached")
+    lost = e.runs.index[own & (e.runs["repeat"] == 0) & (e.runs["model"] == "squeezenet")]
+    runs = e.runs.copy()
+    runs.loc[lost, "reason"] = reason
+    found = replace(e, runs=runs)
+    assert metrics.cold_metrics(found)["cold.failed_starts"] == (len(lost) if failed else 0)
+    table = cold_tables.beside(found).set_index(["page_cache", "model"])
+    assert table.loc[("cached", "squeezenet"), "failed_starts"] == (len(lost) if failed else 0)
+
+
+def test_every_figure_with_a_bar_is_calculated(figures: dict[str, float]) -> None:
+    assert {bar.key for bar in metrics.BARS} <= set(figures)
+
+
+def test_costs_are_held_against_starts_at_the_speed_that_the_machine_had(e: ColdEvidence) -> None:
+    slow = replace(e, runs=e.runs.assign(slowness=2.0))
+    assert metrics.over_work_bound_cached(slow).value == pytest.approx(metrics.over_work_bound_cached(e).value / 2)
+    assert metrics.evicted_bound_ms(slow).tolist() == metrics.evicted_bound_ms(e).tolist(), "bounded by the disk"
+    usual, slowed = (metrics.predicted_and_measured(one).set_index(["model", "plan", "threads"]) for one in (e, slow))
+    grown = slowed["predicted_ms"] / usual["predicted_ms"]
+    assert (grown[usual["state"] == "cached"] == 2).all()
+    assert (grown[usual["state"] == "evicted"] == 1).all()
+    assert metrics.speedup_vs_best_stock("cached")(slow) == metrics.speedup_vs_best_stock("cached")(e)
+
+
+def test_predicted_makespans_within_15_percent(e: ColdEvidence) -> None:
+    """On both models: optimal 9 / 10 and 10.1 / 12 (off by 16 %); asymmetric both far off; nnv12, warm, K, K+C 10 % off;
+    from predicted costs left out, and the continuous mode, which prepares more than it was planned with."""
+    assert metrics.predicted_within_15pct(e).value == pytest.approx((2 * 4 + 1) / 12)
+
+
+def test_our_plan_beside_stock_engines_is_the_one_for_the_state(e: ColdEvidence) -> None:
+    assert metrics.own_cold(e.runs, "evicted")["cold_ms"].tolist() == [33.5, 31.5]
+    assert metrics.own_cold(e.runs, "evicted", "optimal")["cold_ms"].tolist() == [42.0, 40.0]
+    assert metrics.own_cold(e.runs, "cached")["cold_ms"].tolist() == [12.0, 10.0]
+    without = e.runs[e.runs["plan"] != "evicted"]  # it was not asked for, or the disk could not be measured
+    failed = e.runs.assign(reason=e.runs["reason"].where(e.runs["plan"] != "evicted", "timed out"))
+    for runs in (without, failed):
+        assert metrics.own_cold(runs, "evicted")["cold_ms"].tolist() == [42.0, 40.0]
+
+
+def test_the_median_over_the_repeats_counts() -> None:
+    runs = pd.DataFrame([run_row("m", "onnxruntime", "", 2, "cached", r, t) for r, t in enumerate((9.0, 5.0, 40.0))])
+    assert metrics.stock_cold(runs, "cached")["cold_ms"]["m"] == 9.0
+
+
+def test_failed_and_loaded_runs_do_not_count(e: ColdEvidence, figures: dict[str, float]) -> None:
+    worse = pd.DataFrame(run_rows())
+    fast = worse.iloc[:2].assign(cold_ms=0.001)
+    runs = pd.concat([worse, fast.assign(reason="crashed"), fast.assign(load_percent=25)], ignore_index=True)
+    assert metrics.cold_metrics(replace(e, runs=runs)) == figures
+
+
+def test_one_wrong_output_misses_the_bar(e: ColdEvidence) -> None:
+    checks = e.checks.assign(error=[1e-6, 2e-4, math.inf, 1e-4])
+    assert metrics.outputs_equal(replace(e, checks=checks)) == 0.5
+
+
+def test_warm_figures_are_of_the_plan_for_it(e: ColdEvidence) -> None:
+    """Page cache warm: no plan is picked because it was fastest by chance, here on an evicted one and from predicted costs."""
+    lucky = e.runs["plan"].eq("K") | (e.runs["plan"].eq("optimal") & e.runs["state"].eq("evicted"))
+    times = e.runs["warm_min_ms"].where(~e.runs["plan"].eq("warm"), 3.0).where(~lucky, 1.0)
+    found = metrics.cold_metrics(replace(e, runs=e.runs.assign(warm_min_ms=times)))
+    assert found["runtime.warm_vs_best_stock"] == pytest.approx(3 / 4)
+    without = metrics.cold_metrics(replace(e, runs=e.runs[e.runs["plan"] != "warm"]))
+    assert "runtime.warm_vs_best_stock" not in without
+
+
+def test_gaps_of_all_plans_with_a_proof_count(e: ColdEvidence) -> None:
+    """From predicted costs, too; what heuristics and the ablation make is far from the bound on purpose."""
+    far = e.plans.assign(makespan_ms=e.plans["makespan_ms"].where(e.plans["plan"] != "predicted", 20.0))
+    assert metrics.plan_gap_max(replace(e, plans=far)) == pytest.approx(20 / 9 - 1)
+    rest = e.plans[~e.plans["planner"].isin(["optimal", "evicted"])]
+    assert len(rest)
+    assert math.isnan(metrics.plan_gap_max(replace(e, plans=rest)))
+
+
+def test_every_table_is_made(tables: dict[str, pd.DataFrame]) -> None:
+    assert [name for name, frame in tables.items() if list(frame.columns) == [kit.REASON]] == []
+
+
+def test_no_table_is_left_out_when_nothing_was_measured(e: ColdEvidence) -> None:
+    empty = replace(e, **{name: getattr(e, name).iloc[:0] for name in frame_names()}, notes={})
+    tables = kit.make_or_explain(COLD_TABLES, empty)
+    assert tables.keys() == COLD_TABLES.keys()
+    for name, frame in tables.items():
+        assert list(frame.columns) == [kit.REASON], name
+        assert frame[kit.REASON].iloc[0]
+    assert kit.draw(COLD_FIGURES, empty) == {}
+    assert not metrics.cold_metrics(empty)
+
+
+def test_speedups_are_told_by_baseline(tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cold_table_05"].set_index(["baseline", "page_cache"])
+    default = table.loc["ONNX Runtime", "cached"]
+    assert (default["least"], default["largest"]) == pytest.approx((40 / 12, 8))
+    missing = table.loc["ncnn", "evicted"]
+    assert missing["models"] == 0
+    assert missing["without"] == "squeezenet: ncnn is not installed"
+    assert "Meizu 16T 1.1 to 10.3 (3.7)" in missing["paper_min_max_avg"]
+
+
+def test_the_first_table_is_the_best_stock_setting_against_our_plan(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
+    assert next(iter(COLD_TABLES)) == "cold_beside"
+    table = tables["cold_beside"].set_index(["page_cache", "model"])
+    assert table.loc[("cached", "all 2 models, mean"), "speedup"] == pytest.approx(2)
+    assert table.loc[("cached", "squeezenet"), ["speedup", "best_stock"]].tolist() == [2, "ONNX Runtime, optimised"]
+    assert table.loc[("evicted", "shufflenetv2"), "speedup"] == pytest.approx(54 / 33.5)
+    assert "2.00 (95 %: 2.00 to 2.00) with the page cache warm, slower on none of 2 models" in page.beside(e)
+
+
+def test_figures_of_the_paper_cover_the_models() -> None:
+    assert TABLE4_PLANNING_MEIZU_MS.keys() == TABLE4_PLANNING_PIXEL5_MS.keys() == TABLE4.keys()
+    # Section 4.4: the extremes over both phones, but for CRNN-lite, which it leaves out.
+    assert max(TABLE4_PLANNING_PIXEL5_MS.values()) == 4157.4
+    assert all(s.least <= s.mean <= s.largest for row in TABLE5.values() for s in row.values())
+
+
+def test_plans_of_the_params_are_known() -> None:
+    assert set(PlanName.__args__) == VARIANTS.keys() - {"optimal"}  # type: ignore[attr-defined]
+
+
+def write(e: ColdEvidence, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name in frame_names():
+        getattr(e, name).to_parquet(folder / f"{name}.parquet")
+    for name in ("notes", "environment"):
+        (folder / f"{name}.json").write_text(json.dumps(getattr(e, name)))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_headline_of_a_profile_lacks_its_value(e: ColdEvidence, profile: str) -> None:
+    asked = asked_of("cold_start", profile)
+    runs = e.runs[e.runs["model"].isin(asked["models"]) & e.runs["plan"].isin(["", "optimal", *asked["plans"]])]
+    runs = runs[runs["threads"].isin(asked["threads"]) & runs["state"].isin(asked.get("states", ["cached", "evicted"]))]
+    few = replace(e, runs=runs[~runs["stock"] | runs["setting"].isin(asked["settings"])])
+    shown = page.COLD_REPORT.page(few, {}, {}, metrics.cold_metrics(few))
+    assert shown.lacking == ()
+    assert shown.cards[0].sentence.startswith("starts ")
+
+
+def test_what_is_missing_is_named(tmp_path: Path, e: ColdEvidence) -> None:
+    write(e, tmp_path / "cold")
+    (e.runs.drop(columns="cold_ms")).to_parquet(tmp_path / "cold" / "runs.parquet")
+    with pytest.raises(FormatError, match="runs lacks the column 'cold_ms'"):
+        page.COLD_REPORT.read("cpu-test", tmp_path / "cold")
+    (tmp_path / "cold" / "runs.parquet").unlink()
+    with pytest.raises(FormatError, match="cannot read the table runs: No such file"):
+        page.COLD_REPORT.read("cpu-test", tmp_path / "cold")
+
+
+def test_verdicts_follow_the_bars(figures: dict[str, float]) -> None:
+    lines = {line.title: line for line in bar_lines(metrics.BARS, figures | {"cold.failed_starts": 1})}
+    assert lines["starts of our plans that failed"].verdict == "miss"
+    assert lines["cold over the work bound, page cache warm"].verdict == "miss", "one of two models is at 2"
+    assert bar_lines(metrics.BARS, {})[0].value == "no value"
+
+
+def test_a_start_that_beats_its_bound_breaks_the_bound_not_the_bar(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
+    key, title = "cold.over_work_bound_cached", "cold over the work bound, page cache warm"
+    usual = page.findings(e, tables, {key: 1.2})
+    for value, verdict in ((0.89, "miss"), (1.2, "pass"), (1.4, "miss")):
+        (line,) = (line for line in bar_lines(metrics.BARS, {key: value}) if line.title == title)
+        assert (line.verdict, line.bar) == (verdict, ">= 1 and <= 1.3")
+    assert len(set(page.findings(e, tables, {key: 0.89})) - set(usual)) == 1
+    assert set(page.findings(e, tables, {key: 1.4})) <= set(usual)
