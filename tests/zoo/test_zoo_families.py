@@ -1,15 +1,21 @@
-"""Structure of the families: what is tied, what stays, and how cells are pruned."""
+"""Families: what holds for all variants, what is tied and what stays, how cells are pruned, which specs are refused."""
 
 import collections
+import dataclasses
+import json
+from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from depth import examples
 from edgeplan.chapters.prediction.paper import printed
-from edgeplan.errors import FormatError
-from edgeplan.graph.ir import Graph, Operator
+from edgeplan.errors import FormatError, ParamsError
+from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES, kind
-from edgeplan.zoo import FAMILIES, prior_models, variants
-from edgeplan.zoo.layers import kept_padding, make_divisible
+from edgeplan.zoo import FAMILIES, Family, VariantSpec, build_variant, prior_models, variants
+from edgeplan.zoo.layers import KERNEL_SIZES, Choices, channel_bounds, kept_padding, make_divisible
 from edgeplan.zoo.nasbench201 import RESNET_CELL, cell_order, format_cell, nasbench201, parse_cell, prune_cell
 
 
@@ -117,3 +123,159 @@ def test_cells_are_distinct_pruned_and_ordered_by_the_seed() -> None:
 def test_kept_padding() -> None:
     assert [kept_padding(kernel, 3, 1) for kernel in (1, 3, 5, 7, 9)] == [0, 1, 2, 3, 4]
     assert [kept_padding(kernel, 11, 2) for kernel in (1, 3, 5, 7, 9, 11)] == [0, 0, 0, 0, 1, 2]
+
+
+# NASBench201 has thousands of cells, every other family any number of variants.
+_INDEX = st.integers(0, 1999)
+_SEED = st.integers(0, 2**31)
+_FAMILY = st.sampled_from(list(FAMILIES.values()))
+
+few: Callable[..., object] = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@few
+@given(_FAMILY, st.integers(0, 3), _INDEX)
+def test_any_variant_builds_with_consistent_shapes(family: Family, seed: int, index: int) -> None:
+    graph = family.build(family.variant(seed, index))
+    classes = 10 if family.id == "nasbench201" else 1000
+    assert graph.shape(graph.outputs[0]) == (1, classes)
+    assert all(size > 0 for tensor in graph.tensors.values() for size in tensor.shape)
+    known = set(graph.inputs)
+    for op in graph.operators:
+        assert known.issuperset(op.inputs), "operators are in topological order"
+        known.update(op.outputs)
+        _check_shapes(graph, op)
+    unread = {name for op in graph.operators for name in op.outputs} - graph.consumers.keys()
+    assert unread == set(graph.outputs)
+
+
+def _check_shapes(graph: Graph, op: Operator) -> None:
+    inputs = [graph.shape(name) for name in op.inputs]
+    outputs = [graph.shape(name) for name in op.outputs]
+    match op.op_type:
+        case "Conv":
+            _check_conv(op, inputs[0], outputs[0], graph.shape(op.weights[0]))
+        case "Gemm":
+            assert graph.shape(op.weights[0]) == (outputs[0][1], inputs[0][1])
+        case "Add":
+            assert inputs[0] == inputs[1] == outputs[0], "residual channels are tied"
+        case "Mul":
+            assert inputs[0] == outputs[0]
+            assert inputs[1] == (*inputs[0][:2], 1, 1), "squeeze-and-excitation weighs each channel"
+        case "Split":
+            assert outputs[0] == outputs[1], "a channel split halves"
+            assert 2 * outputs[0][1] == inputs[0][1]
+        case "Concat":
+            assert len({(*shape[:1], *shape[2:]) for shape in inputs}) == 1
+            assert sum(shape[1] for shape in inputs) == outputs[0][1]
+        case "BatchNormalization":
+            assert {graph.shape(name) for name in op.weights} == {(inputs[0][1],)}
+
+
+def _check_conv(op: Operator, x: Shape, y: Shape, weight: Shape) -> None:
+    groups = op.integer("group", 1)
+    assert weight == (y[1], x[1] // groups, *op.integers("kernel_shape", ()))
+    assert groups in {1, x[1]}
+    if groups > 1:
+        assert x[1] == y[1], "depthwise channels are tied"
+
+
+@few
+@given(_FAMILY, _SEED, _INDEX)
+def test_spec_survives_json(family: Family, seed: int, index: int) -> None:
+    spec = family.variant(seed % 4 if family.id == "nasbench201" else seed, index)
+    again = VariantSpec.from_json(spec.to_json())
+    assert again == spec
+    assert again.to_json() == spec.to_json()
+    assert build_variant(again).name == spec.name
+
+
+@few
+@given(_FAMILY, st.integers(0, 3), _INDEX, _INDEX)
+def test_seed_and_index_alone_decide(family: Family, seed: int, index: int, other: int) -> None:
+    spec = family.variant(seed, index)
+    assert family.variant(seed, index) == spec
+    if other != index:
+        different = family.variant(seed, other)
+        assert (different.channels, different.kernels, different.cell) != (spec.channels, spec.kernels, spec.cell)
+    if family.id != "nasbench201":
+        assert family.variant(seed + 1, index).channels != spec.channels
+
+
+@few
+@given(_FAMILY.filter(lambda family: family.id != "nasbench201"), _SEED, _INDEX)
+def test_choices_lie_in_the_papers_ranges(family: Family, seed: int, index: int) -> None:
+    spec = family.variant(seed, index)
+    for channels, default in zip(spec.channels, family.slots.channels, strict=True):
+        low, high = channel_bounds(default)
+        assert low <= channels <= high
+        assert 0.2 * default - 1e-9 <= channels <= 1.8 * default + 1e-9
+    assert len(spec.kernels) == len(family.slots.kernels)
+    assert set(spec.kernels) <= set(KERNEL_SIZES)
+
+
+SPEC = FAMILIES["squeezenet"].variant(seed=1, index=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 99}, "format_version"),
+        ({"channels": "64"}, "channels"),
+        ({"channels": [0]}, "channels"),
+        ({"kernels": [True]}, "kernels"),
+        ({"seed": True}, "seed"),
+        ({"family": None}, "family"),
+    ],
+)
+def test_wrong_field_is_named(change: dict[str, object], message: str) -> None:
+    text = json.dumps(json.loads(SPEC.to_json()) | change)
+    with pytest.raises(FormatError, match=message):
+        VariantSpec.from_json(text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3"])
+def test_not_a_spec(text: str) -> None:
+    with pytest.raises(FormatError, match="variant spec"):
+        VariantSpec.from_json(text)
+
+
+def test_spec_of_another_family_is_refused() -> None:
+    with pytest.raises(FormatError, match="another model than resnet18"):
+        FAMILIES["resnet"].build(SPEC)
+
+
+def test_unknown_family_lists_the_known_ones() -> None:
+    with pytest.raises(FormatError, match="mobilenetv2"):
+        build_variant(dataclasses.replace(SPEC, family="transformer"))
+
+
+@pytest.mark.parametrize("field", ["channels", "kernels"])
+def test_too_many_or_too_few_choices_are_refused(field: str) -> None:
+    document = json.loads(SPEC.to_json())
+    values = document[field]
+    for wrong in (values[:-1], [*values, 3]):
+        spec = VariantSpec.from_json(json.dumps(document | {field: wrong}))
+        with pytest.raises(FormatError, match="another model than squeezenet"):
+            build_variant(spec)
+
+
+def test_more_cells_than_there_are_is_refused() -> None:
+    with pytest.raises(ParamsError, match="distinct cells"):
+        FAMILIES["nasbench201"].variant(seed=0, index=15_625)
+
+
+def test_channel_bounds_are_exact() -> None:
+    assert channel_bounds(64) == (13, 115)  # 12.8 and 115.2
+    assert channel_bounds(10) == (2, 18)
+    assert channel_bounds(1) == (1, 1)
+
+
+def test_pointwise_kernels_are_no_choice() -> None:
+    choices = Choices(kernels=(9,))
+    assert [choices.kernel(1), choices.kernel(3), choices.kernel(1)] == [1, 9, 1]
+
+
+def test_a_variant_does_not_depend_on_how_many_are_drawn() -> None:
+    for family in FAMILIES.values():
+        assert list(variants(family, 3, seed=5)) == list(variants(family, 9, seed=5))[:3]

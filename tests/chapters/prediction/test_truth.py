@@ -1,4 +1,4 @@
-"""Stages that measure whole models, on a real engine: `truth` and `calibration`."""
+"""Stages that measure whole models, on a real engine: `truth` and `calibration`; the grade of a machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixtu
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import Params, load_params
+from edgeplan.chapters.prediction.evaluation.page import later_repeats, machine_grade
 from edgeplan.chapters.prediction.stages import calibration
 from edgeplan.chapters.prediction.stages.truth import measure_models
+from edgeplan.chapters.prediction.whole_models import APART_SECONDS
 from edgeplan.errors import ParamsError
 from edgeplan.support.frames import write_parquet
 from edgeplan.workloads import exports
@@ -129,3 +131,42 @@ def test_the_seed_of_the_evaluated_models_calibrates_nothing(tmp_path: Path) -> 
     (tmp_path / "params.yaml").write_text(changed)
     with pytest.raises(ParamsError, match=r"calibration: .*seed must not be zoo\.seed"):
         load_params(tmp_path / "params.yaml")
+
+
+_GRADED = 40
+
+
+def repeats(spread: float, outliers: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Times and the same again, under noise of a spread, some of them disturbed."""
+    rng = np.random.default_rng(seed)
+    first = rng.uniform(1, 100, _GRADED)
+    again = first * np.exp(rng.normal(0, spread, _GRADED))
+    again[: int(outliers * _GRADED)] *= 1.5
+    return first, again
+
+
+@pytest.mark.parametrize(
+    ("spread", "outliers", "expected"),
+    [(0.005, 0.0, "good"), (0.02, 0.0, "good"), (0.06, 0.0, "fair"), (0.2, 0.0, "poor"), (0.005, 0.2, "poor")],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_injected_noise_gives_each_grade(spread: float, outliers: float, expected: str, seed: int) -> None:
+    first, again = repeats(spread, outliers, seed)
+    graded = machine_grade(_models(first, again, np.full(_GRADED, APART_SECONDS)), {})
+    assert graded is not None
+    assert graded.name == expected
+
+
+def _models(first: np.ndarray, again: np.ndarray, gap: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame({"normalised_ms": first, "repeat_ms": again, "repeat_gap_s": gap})
+
+
+def test_repeats_near_in_time_and_missing_ones_say_nothing() -> None:
+    first, again = repeats(0.01)
+    gap = np.full(_GRADED, APART_SECONDS)
+    gap[: _GRADED - 3] -= 1.0
+    assert later_repeats(_models(first, again, gap)).spread() is None
+    again[4:] = np.nan
+    graded = machine_grade(_models(first, again, np.full(_GRADED, 1e4)), {})
+    assert graded is not None
+    assert graded.name == "good"

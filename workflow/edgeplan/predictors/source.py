@@ -69,16 +69,12 @@ class Source:
     """Holds the predictors that answer for a device, and where they come from.
 
     Attributes:
-        device: its name.
-        predictor: its predictor.
         known: us of nodes that were measured there, by `NodeConfig.key`.
-        rules: its fusion rules.
         shipped: whether they come with the package.
         processor: the CPU or the GPU that they were measured on; "" if nobody has noted it.
         here: whether that is this machine.
         nominal_us: what the references of the clock and of the memory take there; none where nobody has noted it.
         scale: of all times, where they are brought to another machine.
-        folder: that they were read from.
     """
 
     device: str

@@ -22,12 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Teller:
-    """Tells the nodes that are executed of models; nothing is timed.
-
-    Args:
-        device: whose engine is asked.
-        rules: decide where that engine tells nothing, or is not here.
-    """
+    """Tells the nodes that are executed of models, by rules where the device's engine tells nothing, or is not here."""
 
     def __init__(self, device: DeviceFile, rules: FusionRules) -> None:
         self.rules = rules

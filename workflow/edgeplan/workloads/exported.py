@@ -37,12 +37,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Describes an exported model whose weights have no values yet.
-
-    Attributes:
-        model: the model; its weights are initialisers that hold no values yet.
-        weights: distribution that each weight is drawn from, by name.
-    """
+    """Holds an exported model, whose weights are initialisers without values yet, and the distribution of each by name."""
 
     model: onnx.ModelProto
     weights: dict[str, Uniform]
@@ -148,11 +143,7 @@ class ExportBuilder:
         return self.node("LayerNormalization", [x, scale, self.bias(scope, width)], scope, axis=-1, epsilon=epsilon)
 
     def build(self, outputs: dict[str, str]) -> Exported:
-        """Build the finished model with named outputs.
-
-        Args:
-            outputs: by name, the tensor that each is; nodes and their other readers take the new name.
-        """
+        """Build the finished model with tensors as outputs, by name; nodes and their other readers take the new name."""
         names = {tensor: name for name, tensor in outputs.items()}
         for node in self._graph.node:
             for values in (node.input, node.output):

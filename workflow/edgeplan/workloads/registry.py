@@ -39,13 +39,7 @@ def yolov3(
 
     Published, at 416 x 416: 65.86 G operations, two a multiply-add (the authors' page on YOLO); 61,949,149
     parameters (the 248,007,048 bytes of the authors' weights less a head of 20 and the running statistics).
-
-    Args:
-        name: name of the graph.
-        image: height and width of the image, a multiple of 32.
-        width: channels of the first convolution.
-        blocks: residual blocks of each of the five stages.
-        classes: classes of objects.
+    Its image is of `image` x `image`, a multiple of 32; `width` are the channels of the first convolution.
     """
     b = GraphBuilder(name, (1, 3, image, image))
     x = _conv(b, b.input, width)

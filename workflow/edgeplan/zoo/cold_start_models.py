@@ -36,10 +36,7 @@ def mobilenet_yolo(name: str = "mobilenet_yolo", *, size: int = 224) -> Graph:
 
     ncnn's file upsamples by a transposed convolution (4 x 4, stride 2, 1024 to 256 channels in 256 groups, 16,384 weights). A
     grouped 1 x 1 convolution (1,024 weights) and a nearest-neighbour resize stand for it here: 0.14 % fewer parameters.
-
-    Args:
-        name: name of the graph.
-        size: height and width of the input, a multiple of 32; ncnn's file says 416, NNV12's Table 4 says 224.
+    Its input is of `size` x `size`, a multiple of 32; ncnn's file says 416, NNV12's Table 4 says 224.
     """
     b = GraphBuilder(name, (1, 3, size, size))
     x = b.conv_bn(b.input, 32, 3, 2)
@@ -56,11 +53,8 @@ def mobilenetv2_yolov3(name: str = "mobilenetv2_yolov3", *, size: int = 224) -> 
 
     The fine scale starts from the expansion at stride 16 of the first block with 160 channels. ncnn's file upsamples by a
     transposed convolution of stride 2 with one weight a channel and a 2 x 2 max pooling, which spreads each (non-negative)
-    value over four pixels: a nearest-neighbour resize.
-
-    Args:
-        name: name of the graph.
-        size: height and width of the input, a multiple of 32; ncnn's file says 352, NNV12's Table 4 says 224.
+    value over four pixels: a nearest-neighbour resize. Its input is of `size` x `size`, a multiple of 32; ncnn's file says 352,
+    NNV12's Table 4 says 224.
     """
     b = GraphBuilder(name, (1, 3, size, size))
     x = b.conv_bn(b.input, 32, 3, 2)
@@ -105,10 +99,7 @@ _HEIGHT = 32
 def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530) -> Graph:
     """Build CRNN-lite for a line of grey-scale text of 32 x `width` pixels; its output is (width / 4 + 1, 1, classes) scores.
 
-    Args:
-        name: name of the graph.
-        width: width of the line, a multiple of 4. The published model takes any; 320 is a line of about ten characters.
-        classes: characters and CTC's blank.
+    The published model takes any multiple of 4; 320 is a line of about ten characters. Classes are characters and CTC's blank.
     """
     b = GraphBuilder(name, (1, 1, _HEIGHT, width))
     x = b.relu(b.conv(b.input, _STEM, 5, 2, bias=True))
@@ -247,15 +238,9 @@ def _swish(b: GraphBuilder, x: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table4Row:
-    """Holds a row of NNV12's Table 4, as printed.
+    """Holds a row of NNV12's Table 4, as printed: millions of parameters, MB of the file and of cached weights, GFLOPs.
 
-    Attributes:
-        paper_name: the model's name there.
-        task: classification, object detection or character recognition.
-        parameters_m: parameters in millions.
-        model_mb: size of the model file in MB.
-        flops_g: FLOPs in 10^9; two for each multiply-add, to judge by the models whose cost is well known.
-        storage_mb: storage overhead (the cached weights) in MB.
+    FLOPs are two for each multiply-add, to judge by the models whose cost is well known.
     """
 
     paper_name: str

@@ -24,9 +24,8 @@ class VariantSpec:
     """Describes one variant of a family (nn-Meter, section 3).
 
     Attributes:
-        family: family id, e.g. `resnet`.
         base: base model whose layers were resampled, e.g. `resnet18`.
-        seed: seed of the whole set of variants.
+        seed: of the whole set of variants.
         index: number of the variant in its family; (seed, family, index) alone decide the choices below.
         channels: output channels, one for each free channel count, in the order the family's builder asks for them. Layers
             whose channels are tied (residual sums, depthwise, squeeze-and-excitation, channel shuffle) share one entry.
@@ -94,8 +93,6 @@ class Family:
         id: short name, e.g. `resnet`.
         paper_name: row of the paper's Table 2, e.g. `ResNets`.
         base_name: the base model the variants resample, e.g. `resnet18`.
-        builder: builds the base model or a variant of it.
-        input_size: height and width of the input image.
     """
 
     id: str

@@ -107,13 +107,7 @@ def measured_further(device: DeviceFile, source: Source, model: ExecutedModel, *
 
 
 def measure_configs(device: DeviceFile, configs: Sequence[NodeConfig], context_bytes: int) -> Mapping[str, float]:
-    """Measure nodes on a device as it runs now, us by key; those that the engine refuses are left out.
-
-    Args:
-        device: the device.
-        configs: the nodes.
-        context_bytes: of the model that they are of (`ExecutedModel`).
-    """
+    """Measure nodes of a model as the device runs now, us by key; those that the engine refuses are left out."""
     subjects = [NodeSubject(config, context_bytes) for config in configs]
     rows = state_folder() / "rows" / device.name / "measured"
     with Bench(device, SETTINGS, rows, quiet_seconds=_QUIET_S) as bench:

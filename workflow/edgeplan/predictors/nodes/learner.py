@@ -125,12 +125,7 @@ class Samples:
 
 @dataclass
 class Tuned:
-    """Holds what is searched for once, and used again where only some of the rows are trained on.
-
-    Attributes:
-        parameters: of the trees, by kind.
-        numbers: of the processes, by key.
-    """
+    """Holds what is searched for once, and used again where only some rows are trained on: trees by kind, processes by key."""
 
     parameters: dict[str, Parameters] = field(default_factory=dict)
     numbers: dict[str, Floats] = field(default_factory=dict)
@@ -139,15 +134,7 @@ class Tuned:
 def learn(
     samples: Samples, cache_bytes: float, settings: TrainingSettings, prior: Kernels | None = None, tuned: Tuned | None = None
 ) -> Kernels:
-    """Learn what nodes take from all samples.
-
-    Args:
-        samples: measured nodes.
-        cache_bytes: of the last cache of the device.
-        settings: of trees, their search and seeds.
-        prior: predicts the nodes on another device.
-        tuned: what was searched for before; it is filled in where it lacks something.
-    """
+    """Learn what nodes take from all samples; `tuned`, what was searched for before, is filled in where it lacks something."""
     tuned = Tuned() if tuned is None else tuned
     table = samples.table
     earlier = prior.estimate(table, spread=False) if prior else None

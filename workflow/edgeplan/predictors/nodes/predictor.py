@@ -141,11 +141,7 @@ def common_share(scaled: Floats, groups: Sequence[object]) -> float:
 def guess_bound(deviation: Floats, off: Floats) -> float:
     """Return the deviation from which on nodes are guessed: 70 % of those off by half and more lie above it.
 
-    The others are warned of least that way, so that most warnings are right.
-
-    Args:
-        deviation: of each node (n,).
-        off: absolute error of log time (n,).
+    The others are warned of least that way, so that most warnings are right; `off` is the absolute error of log time (n,).
     """
     wrong = np.sort(deviation[off > np.log(1.5)])
     return nine_digits(float(np.quantile(wrong, 0.3))) if len(wrong) >= _FEWEST_WRONG else Trust().guess
@@ -153,15 +149,7 @@ def guess_bound(deviation: Floats, off: Floats) -> float:
 
 @dataclass(frozen=True)
 class PredictedNode:
-    """Tells of one executed node.
-
-    Attributes:
-        name: the engine's name.
-        config: what it is.
-        us, low_us, high_us: of all its runs in an inference, and the bounds of these, on their own.
-        source: where it is known from.
-        share: of the time of the model.
-    """
+    """Tells of one executed node: us of all its runs in an inference, their own bounds, its share of the model's time."""
 
     name: str
     config: NodeConfig
@@ -174,10 +162,9 @@ class PredictedNode:
 
 @dataclass(frozen=True)
 class NodePrediction:
-    """Tells what one model is predicted to take.
+    """Tells what an inference of one model is predicted to take.
 
     Attributes:
-        latency_us: of an inference.
         interval_us: nominal bounds; None where too much is guessed.
         deviation: of log latency, by its nodes alone.
         nodes: in the order in which they run.
@@ -226,11 +213,7 @@ class NodePredictor:
     """Predicts what models take on one device.
 
     Attributes:
-        kernels: what nodes take.
-        relation: of whole models to their nodes.
-        trust: how far predictions may be off.
-        device, engine, engine_version: what was measured.
-        measured_at: when, as a date.
+        measured_at: a date.
         speed: what times of the quiet machine were multiplied by, so that they are those of its usual moments.
     """
 
@@ -244,12 +227,7 @@ class NodePredictor:
     speed: float = 1.0
 
     def predict(self, model: ExecutedModel, known: Mapping[str, float] = NOTHING) -> NodePrediction:
-        """Predict one model and its nodes.
-
-        Args:
-            model: what is executed.
-            known: measured us of a run, by `NodeConfig.key`.
-        """
+        """Predict one model and its nodes; `known` are measured us of a run, by `NodeConfig.key`."""
         rows = self._rows(model, known)
         total = self._total(rows)
         deviation = rows.relative(total) * self.relation.scale

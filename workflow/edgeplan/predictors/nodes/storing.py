@@ -56,13 +56,8 @@ class Card(Strict):
     """Describes a device's predictor of nodes.
 
     Attributes:
-        format_version: version of this document.
-        device, engine, engine_version, measured_at, speed: as in `NodePredictor`.
-        cache_bytes: of its last cache.
         terms, sizes: what it learnt from, in order.
-        kinds: what was learnt of each.
         fallback_spread: of kinds that were not measured.
-        relation, trust: of whole models.
         arrays: digest of the file beside it.
         prior: whether the folder holds another device's predictor, whose time is a term.
     """
@@ -205,11 +200,7 @@ def write_measured(folder: Path, known: Mapping[str, float]) -> None:
 
 
 def read_measured(folder: Path) -> dict[str, float]:
-    """Read what `write_measured` wrote; nothing where there is no such file.
-
-    Raises:
-        FormatError: it cannot be read.
-    """
+    """Read what `write_measured` wrote; nothing where there is no such file."""
     path = folder / MEASURED
     if not path.is_file():
         return {}

@@ -25,13 +25,7 @@ _USUAL = Trust()
 
 @dataclass(frozen=True)
 class MeasuredModel:
-    """Holds a whole model that was run.
-
-    Attributes:
-        model: what is executed of it.
-        us: of an inference, measured.
-        known: measured us of its nodes, by `NodeConfig.key`.
-    """
+    """Holds what is executed of a whole model, us of an inference, and those measured of nodes, by `NodeConfig.key`."""
 
     model: ExecutedModel
     us: float
@@ -63,13 +57,8 @@ def train(
 ) -> tuple[NodePredictor, CrossValidated]:
     """Train on all samples; intervals are calibrated on whole models, each by what was learnt without its nodes.
 
-    Args:
-        samples: measured nodes; those first seen in a model are of the group of its name.
-        models: whole models that were run.
-        call_us: of an inference of one node, without the node.
-        cache_bytes: of the last cache of the device.
-        settings: of trees, folds and intervals.
-        prior: another device's.
+    Nodes that were first seen in a model are of the group of its name; `call_us` is what an inference of one node takes without
+    the node.
     """
     of_prior, tuned = prior.kernels if prior else None, Tuned()
     kernels = learn(samples, cache_bytes, settings, of_prior, tuned)

@@ -47,14 +47,9 @@ _SPEED = "evaluation/speed.json"
 
 
 class Speed(BaseModel):
-    """Records the measured speed of predictions, and its machine (evaluation/speed.json).
+    """Records the measured speed of predictions (evaluation/speed.json): what `measure_speed` returned, when (UTC), and where.
 
-    Attributes:
-        format_version: version of this document.
-        figures: figures that `measure_speed` returned.
-        predictors: digest of the predictors that were timed.
-        measured_at: when, in UTC.
-        cpu, cores, fingerprint: the machine; it need not be the one whose kernels were measured.
+    The machine need not be the one whose kernels were measured; `predictors` is the digest of those that were timed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,15 +72,7 @@ class Speed(BaseModel):
 
 
 def speed_of(params: PredictionParams, device: str, predictor: NodePredictor, nodes: pd.DataFrame, results: Path) -> Speed:
-    """Return the figures of speed: measured and written, or read where nothing may be measured.
-
-    Args:
-        params: how many runs and models.
-        device: name of the device.
-        predictor: its predictor.
-        nodes: what is executed of every model.
-        results: folder of the device.
-    """
+    """Return the figures of speed: measured and written to the device's folder, or read where nothing may be measured."""
     file = results / _SPEED
     if stored_rows_only():
         return stored_speed(file)

@@ -39,16 +39,9 @@ def find_prior(names: Iterable[str], engine: str) -> FusionRules | None:
 
 
 def with_prior(timed: FusionRules, cases: pd.DataFrame, prior: FusionRules, settings: FusionSettings) -> FusionRules:
-    """Return the prior's rules, replaced where timing here clearly contradicts them.
+    """Return the prior's rules, replaced where test cases (`detection.COLUMNS`) timed here clearly contradict them.
 
-    Args:
-        timed: what timing alone found.
-        cases: its test cases (`detection.COLUMNS`).
-        prior: rules of the same engine on another machine.
-        settings: of the detection.
-
-    Returns:
-        Rules with the provenance and the undecided cases of `timed`; `provenance.prior` names the prior.
+    They have the provenance and the undecided cases of `timed`, what timing alone found; `provenance.prior` names the prior.
     """
     ours, theirs = timed.provenance, prior.provenance
     factor = _SAME_VERSION if ours.version == theirs.version else _OTHER_VERSION
@@ -86,11 +79,7 @@ _SKIPPED = ("pair", "reason")
 class ExecutedNodes:
     """Asks for the executed nodes of each model once and keeps them beside the rows: loading hundreds of models takes minutes.
 
-    Args:
-        device: the device.
-        measurer: loads models on it.
-        folder: its row store.
-        key: key of the rows (engine, version, settings, machine); the digest of the mapping is added to it.
+    They are stored by the key of the rows (engine, version, settings, machine) and the name of the mapping.
     """
 
     def __init__(self, device: DeviceFile, measurer: Measurer, folder: Path, key: str) -> None:

@@ -57,14 +57,7 @@ _TREES, _LEAST_ROWS = 100, 4
 
 
 def forest_us(configs: Iterable[str], us: Iterable[float], models: Sequence[ExecutedModel], seed: int) -> Floats:
-    """Predict models by the sums of their nodes, us (models,): NaN where a kind was not measured.
-
-    Args:
-        configs: measured nodes, as JSON.
-        us: what they take.
-        models: what is predicted.
-        seed: of the forests.
-    """
+    """Predict models by the sums of their nodes, us (models,), by measured ones (JSON): NaN where a kind was not measured."""
     learnt, latency = Table.of([NodeConfig.from_json(text) for text in configs]), np.array(list(us))
     asked = Table.of([node.config for model in models for node in model.nodes])
     kinds, of_row = np.array(learnt.kinds)[learnt.place], np.array(asked.kinds)
@@ -105,18 +98,8 @@ def train_predictors(
     """Train the predictor on measured nodes and whole models, and judge it and what it is compared with on held-out ones.
 
     Times are those of the machine as it usually was: normalised ones times the median slowness of all references in the rows.
-
-    Args:
-        params: seed, training.
-        device: file of the device.
-        nodes: what is executed of every model.
-        kernels: measured nodes.
-        summary: what they cost.
-        calibration: measured whole models.
-        predictors: folder of the predictor.
-        quality: held-out nodes: predicted by the predictor and by nn-Meter's random forests.
-        samplers: Table 10: predictors of convolutions from the adaptive and from random samples.
-        compared: evaluated models, predicted with what is compared.
+    To `quality` go held-out nodes, predicted by the predictor and by nn-Meter's random forests; to `samplers` (Table 10)
+    predictors of convolutions from the adaptive and from random samples; to `compared` evaluated models, predicted with both.
     """
     told, about = read_parquet(nodes, *COLUMNS), read_document(summary, *_ABOUT)
     table = read_parquet(kernels, *_KERNELS)

@@ -25,13 +25,8 @@ def transfer(params: PredictionParams, *, source: Path, target: Path, csv: Path,
     """Hold the predictions made for one device against the models measured on another, over the models both evaluated.
 
     Where there is nothing to compare, or the two devices were measured on different machines, the table holds a note.
-
-    Args:
-        params: names the two devices.
-        source: folder `evaluation` of the device whose predictors are tried: models.parquet, environment.json.
-        target: the same of the device that they are tried on.
-        csv: Table 11.
-        chapter: where the report finds its page.
+    `source` and `target` are the folders `evaluation` of the device whose predictors are tried, and of the one that they are
+    tried on; `csv` is Table 11, `chapter` where the report finds its page.
     """
     names = params.transfer
     predicted = read_parquet(source / "models.parquet", *_PREDICTED)
@@ -61,11 +56,7 @@ def transfer(params: PredictionParams, *, source: Path, target: Path, csv: Path,
 
 
 def different_machines(environments: Mapping[str, Mapping[str, Any]]) -> str:
-    """Describe the fault where devices were measured on different machines, or do not say on which; "" where on one.
-
-    Args:
-        environments: captured environment of each device, by its name.
-    """
+    """Describe the fault where devices (environment by name) were measured on different machines, or do not say on which."""
     prints = [about.get("fingerprint") for about in environments.values()]
     if None not in prints and len(set(prints)) == 1:
         return ""

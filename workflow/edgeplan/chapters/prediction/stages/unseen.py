@@ -33,14 +33,8 @@ def evaluate_unseen(
 ) -> None:
     """Measure every architecture as evaluated models are, once, and hold the predictions against that.
 
-    Args:
-        params: seed, measurement, truth.
-        device: file of the device.
-        rules: its fusion rules.
-        predictors: folder of its predictors.
-        rows: folder of the stored rows.
-        models: a row for each architecture: what it took as it ran, ms, the prediction, its interval, the guessed share.
-        metrics: figures of merit, `unseen.*`.
+    To `models` goes a row for each: what it took as it ran, ms, the prediction, its interval, the guessed share; to `metrics`
+    go figures of merit, `unseen.*`.
     """
     file, predictor, known = load_device(device), load(predictors), read_measured(predictors)
     graphs = [simplify(build(name)) for name, build in UNSEEN.items()]
