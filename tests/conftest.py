@@ -30,7 +30,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock, others
-from edgeplan.measurement.process import child as process
+from edgeplan.measurement.process import starts
 from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES
@@ -291,13 +291,13 @@ def wanted(dnnl: Dnnl, graph: Graph, model: Path) -> Mapping[str, Array]:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[RunJob]:
     """Grows by what each fresh process is given."""
     given: list[RunJob] = []
-    real = process.run_cold
+    real = starts.run_cold
 
     def spy(job: RunJob) -> RunResult:
         given.append(job)
         return real(job)
 
-    monkeypatch.setattr(process, "run_cold", spy)
+    monkeypatch.setattr(starts, "run_cold", spy)
     return given
 
 

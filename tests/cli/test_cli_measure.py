@@ -23,7 +23,7 @@ from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement import nominal
+from edgeplan.measurement import references as references_module
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.support.files import write_json
 from edgeplan.zoo import prior_models
@@ -48,7 +48,7 @@ def measuring_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A workspace and state folder of the test's own, and references that take no three seconds to settle."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(nominal, "_SECONDS", 0.02)
+    monkeypatch.setattr(references_module, "_SECONDS", 0.02)
     write_model(tmp_path / "camera.onnx")
     device()
 
@@ -135,7 +135,7 @@ def test_predictions_for_another_machine_say_so() -> None:
     assert (
         "predicted for Somebody's Processor (rows of 2026-01-01, of this workspace), not for this machine" in measured().stdout
     )
-    write_json(environment, {"fingerprint": nominal.fingerprint(), "cpu": "mine"})
+    write_json(environment, {"fingerprint": references_module.fingerprint(), "cpu": "mine"})
     assert "not for this machine" not in measured().stdout
     environment.write_text("[")
     assert measured().exit_code == 0
@@ -204,16 +204,16 @@ def test_every_kernel_of_known_models_is_compared(tmp_path: Path, name: str) -> 
 
 
 def test_the_quiet_speed_is_that_of_stored_rows_of_this_machine(tmp_path: Path) -> None:
-    identity = {"device": {"name": "bench"}, "fingerprint": nominal.fingerprint()}
+    identity = {"device": {"name": "bench"}, "fingerprint": references_module.fingerprint()}
     times = {"nominal_compute_us": 123.0, "nominal_bandwidth_us": 45.0}
     write_json(tmp_path / "data/rows/bench/truth/b.json", {**identity, "fingerprint": "other", **times})
     (tmp_path / "data/rows/bench/truth/a.json").write_text("{")
     references = References()
-    here = nominal.nominal_times("bench", tmp_path / "data/rows", references, 2)
+    here = references_module.nominal_times("bench", tmp_path / "data/rows", references, 2)
     assert here.compute_us != 123.0
     write_json(tmp_path / "state/edgeplan/identities/c.json", {**identity, **times})
-    assert nominal.nominal_times("bench", tmp_path / "data/rows", references, 2) == ReferenceTimes(123.0, 45.0)
-    assert nominal.nominal_times("other", tmp_path / "data/rows", references, 2).compute_us != 123.0
+    assert references_module.nominal_times("bench", tmp_path / "data/rows", references, 2) == ReferenceTimes(123.0, 45.0)
+    assert references_module.nominal_times("other", tmp_path / "data/rows", references, 2).compute_us != 123.0
 
 
 def test_grouped_models_of_other_builders(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, read, shar
 from edgeplan.comparing.ways import Way, processors_of, ways
 from edgeplan.errors import FormatError, ParamsError, SlowerError
 from edgeplan.measurement import others
-from edgeplan.support.intervals import around_median
+from edgeplan.support.numerics import around_median
 
 
 def _row(engine: str = "onnxruntime", ms: float = 10.0, **other: object) -> Row:

@@ -18,8 +18,7 @@ import yaml
 from edgeplan import workspace
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.wiring import written
-from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.devices.farm import is_here, machine_of
+from edgeplan.devices.config import DeviceFile, is_here, load_device, machine_of
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
 from edgeplan.errors import DeviceError

@@ -10,9 +10,8 @@ from system_files import system_of
 
 from edgeplan import plan_memory
 from edgeplan.chapters.memory import budget
-from edgeplan.devices.free_memory import FreeMemory, free_memory
 from edgeplan.errors import ParamsError
-from edgeplan.support.cgroups import memory_limit
+from edgeplan.support.cgroups import FreeMemory, free_memory, memory_limit
 
 MIB = 1 << 20
 _V1 = (

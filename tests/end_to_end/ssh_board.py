@@ -25,9 +25,9 @@ _PYTHON = """#!/bin/sh
 export PYTHONPATH={package} XDG_STATE_HOME={state}{temporary}
 exec {python} -c '
 from pathlib import Path
-from edgeplan.measurement import lock, nominal
+from edgeplan.measurement import lock, references
 from edgeplan.measurement.board import worker
-nominal._SECONDS = 0.02
+references._SECONDS = 0.02
 lock.FOLDER = Path("{folder}")
 worker.main()
 '

@@ -11,7 +11,7 @@ from workspace import COLD_DEVICE, DEVICE, Workspace, make_workspace
 
 from edgeplan.chapters.profiles import profile
 from edgeplan.chapters.registry import STAGES
-from edgeplan.support.digests import sha256
+from edgeplan.support.lazy import sha256
 
 
 def _tiny(folder: Path, **more: object) -> Workspace:

@@ -16,10 +16,10 @@ from edgeplan.engines.ncnn import convert as ncnn_convert
 from edgeplan.engines.ncnn.cold import converted
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob, RunJob
 from edgeplan.measurement.process.program import Program
+from edgeplan.measurement.process.starts import prepare_offline, run_cold
 from edgeplan.support.tensors import relative_error
 
 SHAPE = (1, 8, 13, 12)

@@ -13,9 +13,9 @@ from edgeplan.devices.config import DeviceFile
 WORKER = """
 import sys
 from pathlib import Path
-from edgeplan.measurement import lock, nominal
+from edgeplan.measurement import lock, references
 from edgeplan.measurement.board import worker
-nominal._SECONDS = 0.02
+references._SECONDS = 0.02
 lock.FOLDER = Path(sys.argv[1])
 {more}
 worker.main()

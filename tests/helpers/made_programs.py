@@ -25,8 +25,8 @@ from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.packed_programs import ColdProgram, ModelFile, cold_program
 from edgeplan.runtime.program_file import MEMORY_KIND, PROGRAM_BIN, Border, Section, border_row, checksum, packed
 from edgeplan.runtime.tape import DESCRIPTORS, ENGINE, Given, Tape, Written, handle, number, record_sections
+from edgeplan.support.files import stamp
 from edgeplan.support.machine import machine_text
-from edgeplan.support.stamps import stamp
 
 Array = npt.NDArray[np.float32]
 

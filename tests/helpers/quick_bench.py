@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from edgeplan.devices.config import DeviceFile
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.nodes import NodeConfig, Operand
-from edgeplan.measurement import nominal
+from edgeplan.measurement import references
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import NodeSubject, Subject
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
@@ -42,7 +42,7 @@ def measuring_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """A state folder of the test's own, and references that take no three seconds to settle."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv(STORED_ROWS_ONLY, raising=False)
-    monkeypatch.setattr(nominal, "_SECONDS", 0.02)
+    monkeypatch.setattr(references, "_SECONDS", 0.02)
     affinity = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, affinity)

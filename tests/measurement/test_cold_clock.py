@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from edgeplan.chapters.cold_start.measuring.planning import NEIGHBOURS, slowness_of
-from edgeplan.measurement.process.clock import EXPONENTS, Clock, calibrate, least
-from edgeplan.measurement.process.interference import Interference
+from edgeplan.measurement.process.interference import EXPONENTS, Clock, Interference, calibrate, least
 from edgeplan.measurement.references import References, ReferenceTimes
 
 NOMINAL = ReferenceTimes(300.0, 400.0)

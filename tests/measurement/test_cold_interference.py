@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from edgeplan.engines.cold import Artefact
-from edgeplan.measurement.process import interference
-from edgeplan.measurement.process import undisturbed_start as attempts
-from edgeplan.measurement.process.clock import Clock
-from edgeplan.measurement.process.interference import HASHES, PRODUCTS, Interference, together_us, wait_until_free
+from edgeplan.measurement.process import interference, starts
+from edgeplan.measurement.process.interference import HASHES, PRODUCTS, Clock, Interference, together_us, wait_until_free
 from edgeplan.measurement.process.job import RunJob, RunResult
-from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, start_cold
+from edgeplan.measurement.process.starts import ATTEMPTS, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling import contention
 from edgeplan.profiling.contention import Pairs
@@ -105,7 +103,7 @@ def _start(monkeypatch: pytest.MonkeyPatch, watch: Interference | None, *results
         asked.append(job.usual_us)
         return RunResult(cold_ms=float(len(asked)), **{"state_reached": True, **results[len(asked) - 1]})
 
-    monkeypatch.setattr(attempts, "run_cold", run_cold)
+    monkeypatch.setattr(starts, "run_cold", run_cold)
     model = Path("m")
     job = RunJob(setting="x", threads=2, artefact=Artefact(main=model, files=(model,)), inputs={"x": (1,)}, state="cached")
     taken = start_cold(job, lambda: ReferenceTimes(300.0, 400.0), watch).result.cold_ms
@@ -209,8 +207,8 @@ def _round(watch: Interference) -> tuple[int, bool]:
 @pytest.fixture
 def _unstolen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else runs here, the kernel's books say that nobody took the processors."""
-    monkeypatch.setattr("edgeplan.measurement.preemption.waited_ms", lambda: 0.0)
-    monkeypatch.setattr("edgeplan.measurement.preemption.stolen_ms", lambda: 0.0)
+    monkeypatch.setattr("edgeplan.measurement.others.waited_ms", lambda: 0.0)
+    monkeypatch.setattr("edgeplan.measurement.others.stolen_ms", lambda: 0.0)
 
 
 @pytest.mark.usefixtures("_unstolen")

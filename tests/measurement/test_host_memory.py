@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.measurement.process import host_memory, page_cache
+from edgeplan.measurement.process import page_cache, prepare_machine
 from edgeplan.runtime.dnnl import Dnnl
 
 _FAULTS_OF_A_LIBRARY = """
 import ctypes, resource, sys
-from edgeplan.measurement.process import host_memory
+from edgeplan.measurement.process import prepare_machine
 library = ctypes.CDLL(sys.argv[1])
 if sys.argv[2] == "mapped":
-    host_memory.map_code()
+    prepare_machine.map_code()
 address = next(l for l in open("/proc/self/maps") if sys.argv[1] in l and "r-x" in l).split("-")
 start, end = int(address[0], 16), int(address[1].split()[0], 16)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -41,7 +41,7 @@ def test_a_library_that_left_the_page_cache_is_read_again() -> None:
     library = next(Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if "multiarray" in line)
     if page_cache.evict([library]) == 1.0:
         pytest.skip("this file system keeps its pages")
-    host_memory.map_code()
+    prepare_machine.map_code()
     assert page_cache.cached_share([library]) == 1.0
 
 
@@ -50,7 +50,7 @@ def test_memory_is_given_back() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     before = resident()
-    host_memory.back_memory(16 << 20)
+    prepare_machine.back_memory(16 << 20)
     assert resident() - before < 16 << 20
 
 
@@ -59,5 +59,5 @@ def test_files_are_looked_at_and_stay_in_the_page_cache(tmp_path: Path) -> None:
     for file, size in zip(files, (0, 10_001), strict=True):
         file.write_bytes(b"w" * size)
     page_cache.evict(files)
-    host_memory.back_files(files)
+    prepare_machine.back_files(files)
     assert page_cache.cached_share(files) == 1.0

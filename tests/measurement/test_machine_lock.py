@@ -82,7 +82,6 @@ _HOLDERS = {
     "measurement/board/worker.py": "the same, for a host",
     "measurement/local.py": "kernels and models",
     "measurement/lock.py": "nothing: it is the lock",
-    "measurement/whole_model.py": "a model",
     "profiling/disk.py": "the disk",
     "profiling/profiler.py": "stages of kernels",
     "comparing/api.py": "all ways to serve a model",

@@ -24,7 +24,7 @@ from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.store import ProfileStore, Row, identity
 from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.support.table_store import table_store
+from edgeplan.support.frames import table_store
 
 _BURN = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
 

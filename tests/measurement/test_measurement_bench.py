@@ -330,10 +330,10 @@ RUN = textwrap.dedent("""
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
     import edgeplan.measurement.bench as bench_module
-    from edgeplan.measurement import nominal
+    from edgeplan.measurement import references
     import edgeplan.measurement.lock as lock
     from quick_bench import DEVICE, SETTINGS, subjects
-    nominal._SECONDS = 0.02
+    references._SECONDS = 0.02
     root = Path(sys.argv[1])
     lock.lock_path = lambda: root / "test.lock"
     with bench_module.Bench(DEVICE, SETTINGS, root / "w/rows/dev") as bench:

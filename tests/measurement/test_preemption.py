@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from edgeplan.measurement import preemption
-from edgeplan.measurement.preemption import timed_runs
+from edgeplan.measurement import others
+from edgeplan.measurement.others import timed_runs
 from edgeplan.support.cpus import busy_ticks, least_loaded, others_load, pin_threads
 
 LANE = "processes"  # see tests/conftest.py
@@ -64,7 +64,7 @@ def test_beside_a_process_that_never_sleeps_a_run_takes_about_its_own_time(ms: f
 @pytest.mark.usefixtures("_here")
 def test_interrupted_runs_do_not_count_while_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([0, 1, 1, 1, 1, 2, 2, 2, 2, 2])  # the first and the third of five runs are interrupted
-    monkeypatch.setattr(preemption, "switches", lambda: next(counts))
+    monkeypatch.setattr(others, "switches", lambda: next(counts))
     durations = iter([9.0, 1.0, 9.0, 1.0, 1.0])
     found = timed_runs(lambda: spin(next(durations)), least=3, most=3, block_ms=100.0, threads=1)
     assert len(found) == 3
@@ -73,7 +73,7 @@ def test_interrupted_runs_do_not_count_while_others_do(monkeypatch: pytest.Monke
 
 def test_of_several_threads_durations_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(1000))
-    monkeypatch.setattr(preemption, "switches", lambda: next(counts))
+    monkeypatch.setattr(others, "switches", lambda: next(counts))
     found = timed_runs(lambda: time.sleep(0.002), least=2, most=4, block_ms=1.0, threads=2)
     assert min(found) >= 2_000_000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgeplan
-from edgeplan.measurement.provenance import source_commit
+from edgeplan.support.machine import source_commit
 
 
 @pytest.fixture

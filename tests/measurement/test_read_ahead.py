@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.measurement.process import read_ahead
-from edgeplan.measurement.process.read_ahead import FixedReadAheadError, read_ahead_kb, reading_ahead
+from edgeplan.measurement.process import page_cache
+from edgeplan.measurement.process.page_cache import FixedReadAheadError, read_ahead_kb, reading_ahead
 
 LANE = "processes"  # see tests/conftest.py
 
 _KILLED = """
 import sys, time
 from pathlib import Path
-from edgeplan.measurement.process import read_ahead
-read_ahead._DISKS = Path(sys.argv[1])
-with read_ahead.reading_ahead(Path(sys.argv[1]), 128):
+from edgeplan.measurement.process import page_cache
+page_cache._DISKS = Path(sys.argv[1])
+with page_cache.reading_ahead(Path(sys.argv[1]), 128):
     print("changed", flush=True)
     time.sleep(60)
 """
@@ -30,8 +30,8 @@ with read_ahead.reading_ahead(Path(sys.argv[1]), 128):
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The number of the disk of `tmp_path`, in a file there."""
-    monkeypatch.setattr(read_ahead, "_DISKS", tmp_path)
-    file = read_ahead.read_ahead_file(tmp_path)
+    monkeypatch.setattr(page_cache, "_DISKS", tmp_path)
+    file = page_cache.read_ahead_file(tmp_path)
     file.parent.mkdir()
     file.write_text("8192\n")
     return file
@@ -63,7 +63,7 @@ def test_a_kill_puts_it_back(disk: Path, tmp_path: Path) -> None:
 
 
 def test_a_disk_without_the_number_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "_DISKS", tmp_path / "none")
+    monkeypatch.setattr(page_cache, "_DISKS", tmp_path / "none")
     assert read_ahead_kb(tmp_path) is None
     with pytest.raises(FixedReadAheadError), reading_ahead(tmp_path, 128):
         pass

@@ -18,9 +18,8 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.background import background_load
-from edgeplan.measurement.process.child import run_cold
 from edgeplan.measurement.process.job import RunJob
-from edgeplan.measurement.process.prepared_plan import prepared
+from edgeplan.measurement.process.starts import prepared, run_cold
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.native_session import open_session

@@ -37,15 +37,14 @@ def _cold_job(folder: Path) -> RunJob:
 
 def cold_start(folder: Path) -> None:
     """A cold start, with very many runs after it."""
-    from edgeplan.measurement.process.child import run_cold
+    from edgeplan.measurement.process.starts import run_cold
 
     run_cold(_cold_job(folder))
 
 
 def forked(folder: Path) -> None:
     """A plan's, in a child of a process that has imported everything."""
-    from edgeplan.measurement.process.child import Forks
-    from edgeplan.measurement.process.prepared_plan import prepared
+    from edgeplan.measurement.process.starts import Forks, prepared
 
     with Forks() as forks:
         own = {"setting": "edgeplan", "artefact": prepared(folder / PLAN).artefact}

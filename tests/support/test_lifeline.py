@@ -245,11 +245,11 @@ def test_processes_are_started_by_the_one_module_that_binds_them() -> None:
         "edgeplan/support/lifeline.py",
         "edgeplan/support/subprocesses.py",
         "edgeplan/comparing/runner.py",  # sessions, which end with their input or by themselves; it ends with who asked
-        "edgeplan/measurement/provenance.py",  # git, which ends by itself
+        "edgeplan/support/machine.py",  # git, which ends by itself
         "scripts/ratchet.py",  # likewise
         "scripts/process_starts.py",  # a compiler, which ends by itself
-        "edgeplan/measurement/process/read_ahead.py",  # a guard outlives who changes a number of the system, to put it back
-        "edgeplan/measurement/gate.py",  # likewise the board's own thermometer, in seconds
+        "edgeplan/measurement/process/page_cache.py",  # a guard outlives who changes a number of the system, to put it back
+        "edgeplan/measurement/board/worker.py",  # likewise the board's own thermometer, in seconds
         "edgeplan/measurement/board/link.py",  # a worker on a board ends its batch, whatever becomes of who asked
         "edgeplan/measurement/board/deploy.py",  # what is half installed would be worse; within a time
         "edgeplan/measurement/board/install.py",  # alone on the board, where the package is not yet

@@ -11,7 +11,7 @@ import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 from edgeplan.chapters.prediction.evaluation.tables import fit_linear
-from edgeplan.support.rounding import nine_digits, nine_digits_each
+from edgeplan.support.numerics import nine_digits, nine_digits_each
 
 TRAIN = """
 import sys

@@ -28,10 +28,9 @@ from edgeplan.profiling.settings import ProfileSettings, cores_of
 from edgeplan.profiling.store import identity
 from edgeplan.runtime.library import LibraryInfo
 from edgeplan.support import sources
-from edgeplan.support.frames import read_parquet
+from edgeplan.support.frames import read_parquet, table_store
 from edgeplan.support.sources import essence
 from edgeplan.support.store import Protocol, key_of
-from edgeplan.support.table_store import table_store
 
 ROOT = Path(__file__).parents[2]
 PARAMS = load_params(PARAMS_FILE)

@@ -15,7 +15,7 @@ import pytest
 from edgeplan import native
 from edgeplan.support.lazy import lazily
 from edgeplan.support.machine import machine_text
-from edgeplan.support.native_arrays import array, when_needed
+from edgeplan.support.numerics import array, when_needed
 from edgeplan.support.subprocesses import program_command, run
 from edgeplan.support.topology import topological
 from edgeplan.support.workers import ColdRunError, answered
@@ -100,7 +100,7 @@ def test_a_process_that_failed_is_not_read() -> None:
 def test_what_libraries_print_is_no_answer() -> None:
     said = "print('python'); sys.stdout.flush(); ctypes.CDLL(None).puts(b'library'); ctypes.CDLL(None).fflush(None)"
     code = f"import ctypes, os, sys; own = take_stdout(); {said}; os.write(own, b'answer')"
-    done = run([sys.executable, "-c", f"from edgeplan.support.answers import take_stdout; {code}"])
+    done = run([sys.executable, "-c", f"from edgeplan.support.own_process import take_stdout; {code}"])
     assert (done.returncode, done.stdout, done.stderr) == (0, b"answer", b"python\nlibrary\n")
 
 

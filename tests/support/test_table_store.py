@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from edgeplan.errors import FormatError
+from edgeplan.support.frames import TableStore, table_store
 from edgeplan.support.store import key_of
-from edgeplan.support.table_store import TableStore, table_store
 
 ROOT = Path(__file__).parents[2]
 #: What measuring all of a chapter again on a device may add to git (bytes, as git packs it), and how many files it may change.

@@ -24,7 +24,7 @@ from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, PARTITION, PlanFolder, read_folder
 from edgeplan.runtime.native_session import NativeSession
 from edgeplan.runtime.streaming.schedules import F32, HALVES_TOLERANCE, stored_as
-from edgeplan.support.memory_counters import resident
+from edgeplan.support.own_process import resident
 from edgeplan.support.tensors import OF_ITS_OWN, OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, Array, checked_inputs, read_inputs
 
 Taken = TypeVar("Taken")

@@ -29,7 +29,7 @@ from edgeplan.chapters.registry import (
     parts_of_report,
 )
 from edgeplan.chapters.running import HOLDER, held
-from edgeplan.devices.farm import is_here, machine_of
+from edgeplan.devices.config import is_here, machine_of
 from edgeplan.errors import EdgeplanError
 from edgeplan.support import lifeline, termination
 from edgeplan.support.subprocesses import program_command, run

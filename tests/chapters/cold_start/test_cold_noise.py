@@ -14,8 +14,8 @@ from edgeplan.chapters.cold_start import api
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.cli.cold_start import noise_line
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.budget import TimeBudget
-from edgeplan.measurement.preemption import Preemption
+from edgeplan.measurement.others import Preemption
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.document import plan_of, plan_text
 from edgeplan.planning.profile import Contention, Fresh, Profile
 from edgeplan.profiling import disk, profiler, rounds

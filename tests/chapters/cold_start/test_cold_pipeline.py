@@ -31,16 +31,16 @@ from edgeplan.chapters.cold_start.stages.cold_start import (
 from edgeplan.chapters.params import load_params
 from edgeplan.errors import StoreError
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.job import PrepareResult
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.document import Target
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import step_candidates
+from edgeplan.support.frames import TableStore, table_store
 from edgeplan.support.store import Journal
-from edgeplan.support.table_store import TableStore, table_store
 
 
 def plans(folder: Path) -> TableStore:

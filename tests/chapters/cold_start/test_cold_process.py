@@ -16,9 +16,9 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.model_file import model_files
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareJob, RunJob
-from edgeplan.support.stamps import stamp
+from edgeplan.measurement.process.starts import prepare_offline, run_cold
+from edgeplan.support.files import stamp
 from edgeplan.support.workers import ColdRunError
 from edgeplan.testing.engines import own_modules
 

@@ -16,9 +16,9 @@ from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.budget import TimeBudget
-from edgeplan.measurement.process import undisturbed_start as attempts
+from edgeplan.measurement.process import starts
 from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult
+from edgeplan.measurement.settings import TimeBudget
 
 KNOBS = ColdSettings(settings=("onnxruntime", "onnxruntime-prepacked"), threads=(1, 2), repeats=3)
 ARTEFACT = Artefact(main=Path("m"), files=(Path("m"),))
@@ -144,7 +144,7 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
         def reference(self, *_: object) -> Path:
             return tmp_path / "reference.npz"
 
-    monkeypatch.setattr(attempts, "run_cold", run_cold)
+    monkeypatch.setattr(starts, "run_cold", run_cold)
     monkeypatch.setattr("edgeplan.measurement.process.interference.together_us", lambda *_: 300.0)
     knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
     found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]

@@ -27,11 +27,11 @@ from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.memory.studies import ON_DEMAND, ModelBench, StudiedModel, same_memory
 from edgeplan.chapters.memory.turns import Slowing, Turn, busy, computing_ms, in_turns, known, resident_run, slowed
 from edgeplan.chapters.params import load_params
-from edgeplan.measurement.process import read_ahead
+from edgeplan.measurement.process import page_cache
 from edgeplan.profiling.streaming import StreamRun
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.frames import read_parquet
-from edgeplan.support.intervals import median_ends
+from edgeplan.support.numerics import median_ends
 
 LANE = "processes"  # see tests/conftest.py
 ROOT = Path(__file__).parents[3]
@@ -163,8 +163,8 @@ def test_picks_for_little_memory_run_free_and_are_killed_where_they_do_not_fit(b
 def test_mapped_weights_are_run_again_by_another_read_ahead(
     bench: ModelBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_ahead, "_DISKS", tmp_path)  # a file stands for the system's: others may measure on this disk
-    file = read_ahead.read_ahead_file(bench.subject.work)
+    monkeypatch.setattr(page_cache, "_DISKS", tmp_path)  # a file stands for the system's: others may measure on this disk
+    file = page_cache.read_ahead_file(bench.subject.work)
     file.parent.mkdir()
     file.write_text("8192")
     settings = bench.subject.settings.model_copy(

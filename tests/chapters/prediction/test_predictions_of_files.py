@@ -23,8 +23,8 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.kernel_nodes import FUSED
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.graph.onnx.prepare import Preparation
+from edgeplan.measurement.local import WholeModel, measure_subject
 from edgeplan.measurement.records import FileSubject, Subject
-from edgeplan.measurement.whole_model import WholeModel, measure_subject
 from edgeplan.predictors import source
 from edgeplan.predictors.nodes.learner import Samples, learn
 from edgeplan.predictors.nodes.storing import own_folder, read_measured

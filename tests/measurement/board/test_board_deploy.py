@@ -19,9 +19,8 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.board import deploy as deploying
 from edgeplan.measurement.board import install
-from edgeplan.measurement.board.bundle import bundle_digest
+from edgeplan.measurement.board.bundle import BoardTarget, bundle_digest, pinned
 from edgeplan.measurement.board.deploy import deploy
-from edgeplan.measurement.board.wheels import BoardTarget, pinned
 
 ROOT = Path(__file__).parents[3]
 PI = BoardTarget((3, 11), "aarch64", 36)

@@ -13,8 +13,7 @@ from boards import board, scripted
 from quick_bench import SETTINGS, measuring_alone, subjects  # noqa: F401  a fixture
 
 from edgeplan import __version__
-from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.transport import SshTransport
+from edgeplan.devices.config import DeviceFile, SshTransport
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, StoreError
 from edgeplan.measurement import lock
 from edgeplan.measurement.bench import Bench
@@ -231,7 +230,7 @@ LIES = {
     "a name that is a path": "named(rows, name='../../../escaped')",
     "each row twice": "rows * 2",
     "no rows": "[]",
-    "a huge row": "named(rows, seconds=1.0, nodes=(wire.RowNode('n' * 900, '', '', (), '', '', ''),) * 20000)",
+    "a huge row": "named(rows, seconds=1.0, nodes=(EngineNode('n' * 900, '', '', (), '', '', ''),) * 20000)",
 }
 
 
@@ -239,7 +238,7 @@ LIES = {
 def test_a_lying_worker_writes_no_row_and_no_file(tmp_path: Path, lie: str) -> None:
     more = f"""
     import msgspec
-    from edgeplan.measurement.board import wire
+    from edgeplan.engines.base import EngineNode
     def named(rows, **changes):
         return [msgspec.structs.replace(row, **changes) for row in rows]
     real = worker.WorkerSession._measured

@@ -18,10 +18,9 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.measurement.board import wire
-from edgeplan.measurement.board.checks import checked
-from edgeplan.measurement.board.lines import LineReader
-from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import Measurement, NodeSubject, Subject, graph_digest
+from edgeplan.measurement.board.client import checked
+from edgeplan.measurement.board.link import LineReader
+from edgeplan.measurement.records import Batch, Measurement, NodeSubject, Subject, graph_digest
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.zoo import prior_models
 
@@ -43,10 +42,10 @@ def measured() -> Measurement:
 @pytest.mark.parametrize("name", sorted(prior_models()))
 def test_a_graph_arrives_as_it_was(name: str) -> None:
     graph = prior_models()[name]()
-    line = wire.line_of(wire.AskedNodes(graphs=(wire.graph_document(graph),)))
+    line = wire.line_of(wire.AskedNodes(graphs=(graph,)))
     request = wire.request_of(line)
     assert isinstance(request, wire.AskedNodes)
-    found = wire.graph_of(request.graphs[0])
+    found = request.graphs[0]
     assert graph_digest(found) == graph_digest(graph)
     assert [op.attributes for op in found.operators] == [dict(op.attributes) for op in graph.operators]
 
@@ -68,7 +67,7 @@ def test_a_batch_and_a_row_arrive_as_they_were() -> None:
 def test_a_graph_that_was_changed_on_the_way_is_refused() -> None:
     asked = wire.asked_batch(BATCH, "0" * 32, 5.0)
     other = subjects(2)[1]
-    wrong = msgspec.structs.replace(asked.subjects[0], graph=wire.graph_document(other.graph))
+    wrong = msgspec.structs.replace(asked.subjects[0], graph=other.graph)
     with pytest.raises(FormatError, match="the digest"):
         wire.batch_of(msgspec.structs.replace(asked, subjects=(wrong,)))
 
@@ -87,9 +86,7 @@ def test_nodes_arrive_as_they_were_between_graphs() -> None:
 
 CHANGED = {
     "copies": ({"copies": 7}, "the digest"),
-    "another node": ({"config": node_subjects()[0].config.to_json()}, "the digest"),
-    "no node": ({"config": '{"op": 1}'}, "not a configuration of a node"),
-    "no text of one": ({"config": "["}, "not a configuration of a node"),
+    "another node": ({"config": node_subjects()[0].config}, "the digest"),
 }
 
 
@@ -105,7 +102,7 @@ def test_a_node_that_was_changed_on_the_way_is_refused(case: str) -> None:
 def test_an_attribute_that_json_has_no_word_for_is_refused() -> None:
     operator = replace(ONE.graph.operators[0], attributes={"min": float("inf")})
     with pytest.raises(ModelError, match="attribute min is not finite"):
-        wire.graph_document(replace(ONE.graph, operators=(operator,)))
+        wire.require_sendable(replace(ONE.graph, operators=(operator,)))
     node = NodeSubject(msgspec.structs.replace(NODE.config, attributes=(("min", float("nan")),)))
     with pytest.raises(ModelError, match="attribute min is not finite"):
         wire.asked_batch(replace(NODES, subjects=(node, ONE)), "0" * 32, 5.0)
@@ -125,7 +122,7 @@ FORGED = {
     "nodes of another shape": ({"node_us": (1.0,)}, "node_us has 1 values"),
     "negative node": ({"node_us": (-1.0,) * 6}, "node_us is out of range"),
     "an operator that is not there": (
-        {"nodes": (wire.RowNode("n", "Conv", "", ("../../etc",), "", "", ""),), "node_us": (1.0,) * 3},
+        {"nodes": (EngineNode("n", "Conv", "", ("../../etc",), "", "", ""),), "node_us": (1.0,) * 3},
         "'../../etc', which is no operator",
     ),
 }

@@ -128,12 +128,12 @@ pump(worker.stdout.fileno(), 1)
 """
 #: Tells that a batch is being measured: its first block has begun.
 BEGUN = """
-from edgeplan.measurement import blocks
-block = blocks._block
+from edgeplan.measurement import local
+block = local._block
 def told(*given):
     Path(sys.argv[1], "begun").touch()
     return block(*given)
-blocks._block = told
+local._block = told
 """
 
 
@@ -256,7 +256,7 @@ def test_an_engine_that_fails_there_is_told_and_the_board_goes_on(tmp_path: Path
 
 def test_a_throttled_board_is_measured_again_and_then_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     more = """
-    from edgeplan.measurement.gate import Gate
+    from edgeplan.measurement.board.worker import Gate
     looks = []
     Gate.disturbed = lambda self: looks.append(1) or ("it was hot" if len(looks) in (1, 3, 4, 5) else "")
     """

@@ -10,8 +10,7 @@ import pytest
 from quick_bench import measuring_alone, open_bench, subjects  # noqa: F401  a fixture
 
 from edgeplan.errors import FormatError
-from edgeplan.measurement.collect import collect
-from edgeplan.measurement.rows import read_rows, write_rows
+from edgeplan.measurement.rows import collect, read_rows, write_rows
 
 
 @pytest.fixture

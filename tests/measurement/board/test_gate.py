@@ -8,8 +8,8 @@ import pytest
 
 from edgeplan.devices.config import GateSettings
 from edgeplan.errors import NoiseError
-from edgeplan.measurement import gate as gate_module
-from edgeplan.measurement.gate import Gate
+from edgeplan.measurement.board import worker
+from edgeplan.measurement.board.worker import Gate
 
 
 @pytest.fixture
@@ -90,4 +90,4 @@ def test_a_raspberry_pi_tells_by_its_own_command(root: Path, tmp_path: Path, mon
     assert not Gate(GateSettings(), root).look().throttled
     command.write_text("#!/bin/sh\necho odd\n")
     assert not Gate(GateSettings(), root).look().throttled
-    assert gate_module.THROTTLED_AGAIN > 0
+    assert worker.THROTTLED_AGAIN > 0

@@ -10,10 +10,9 @@ import typer
 
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
-from edgeplan.measurement.board.bundle import write_bundle
+from edgeplan.measurement.board.bundle import BoardTarget, write_bundle
 from edgeplan.measurement.board.deploy import deploy
-from edgeplan.measurement.board.wheels import BoardTarget
-from edgeplan.measurement.collect import collect
+from edgeplan.measurement.rows import collect
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption, workspace
 

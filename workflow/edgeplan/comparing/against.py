@@ -11,8 +11,8 @@ from edgeplan.comparing.result import Comparison, Held, Row, Verdict
 from edgeplan.comparing.turns import Ran, Turns
 from edgeplan.comparing.ways import Way
 from edgeplan.measurement import others
-from edgeplan.measurement.budget import TimeBudget
-from edgeplan.support.intervals import around_median
+from edgeplan.measurement.settings import TimeBudget
+from edgeplan.support.numerics import around_median
 
 #: Looks at what was found so far, after so many rounds; each claims by an interval that is wrong once in 200 times.
 _LOOKS, _LEVEL = (10, 15, 20), 0.995

@@ -20,10 +20,10 @@ from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import EdgeplanError, ParamsError, require_known
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
-from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import Others
 from edgeplan.measurement.references import References
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.support.files import FilePath
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.scratch import ScratchFolder

@@ -14,9 +14,9 @@ from edgeplan.comparing.turns import Ran, Session, Turns
 from edgeplan.comparing.ways import OWN, REFERENCE, SPLIT, Server, Source, Way, beside_cores, host_cores, serve
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import EdgeplanError
-from edgeplan.measurement.budget import TimeBudget
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.support.files import FilePath
-from edgeplan.support.intervals import around_median
+from edgeplan.support.numerics import around_median
 from edgeplan.support.tensors import Array, relative_error
 from edgeplan.support.workers import ColdRunError
 

@@ -22,10 +22,10 @@ from edgeplan.comparing.turns import Session
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.registry import SETTINGS, owner, setting, version_of
-from edgeplan.measurement.process.child import prepare_offline
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob
 from edgeplan.measurement.process.program import words_of
+from edgeplan.measurement.process.starts import prepare_offline
 from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.profiling.settings import cores_of
 from edgeplan.profiling.subjects import target_of

@@ -1,15 +1,18 @@
-"""Reads device files: `config/devices/<name>.yaml` in a workspace, and those that the package ships."""
+"""Reads device files: `config/devices/<name>.yaml` in a workspace, and those that the package ships.
+
+A transport reaches a device: on this machine, over ssh, or by a command that runs the worker there.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from edgeplan.devices.transport import CommandTransport, SshTransport, Transport
 from edgeplan.engines.base import Engine, EngineSettings
 from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
 from edgeplan.errors import DeviceError
@@ -17,6 +20,101 @@ from edgeplan.support import cpus
 from edgeplan.support.cpus import least_loaded, others_load, pin_threads
 from edgeplan.support.files import read_yaml
 from edgeplan.workspace import DEVICE_NAME, workspace
+
+#: What OpenSSH may be told as a destination: never an option, a space or a quote.
+_HOST = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,254}$"
+_Word = Annotated[str, Field(min_length=1, max_length=16384, pattern=r"^[^\x00]+$")]
+#: Python of the environment that `edgeplan device deploy` makes, below the home folder, where ssh begins.
+DEPLOYED_PYTHON = ".local/share/edgeplan/environment/bin/python"
+_SSH = (
+    "ssh",
+    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+)
+
+
+class _Remote(BaseModel):
+    """Describes a machine that a command reaches.
+
+    Attributes:
+        reconnect_seconds: how long a link that was cut is tried again; a board that reboots takes a minute or two.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reconnect_seconds: Annotated[float, Field(ge=0, le=86400)] = 300.0
+
+
+class SshTransport(_Remote):
+    """Reaches a machine by OpenSSH's own client, with its configuration, keys and jump hosts.
+
+    Attributes:
+        host: a destination as `ssh` takes it: a name of ssh_config, or user@host.
+        python: the interpreter there, of an environment that has edgeplan in it.
+        config: an ssh_config file in place of the user's.
+    """
+
+    kind: Literal["ssh"]
+    host: Annotated[str, Field(pattern=_HOST)]
+    python: Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,1000}$")] = DEPLOYED_PYTHON
+    config: str = ""
+
+    def reaching(self, *words: str) -> list[str]:
+        """Make the command that runs words on the board: ssh joins what it is given, so they are quoted once."""
+        own = ("-F", self.config) if self.config else ()
+        return [*_SSH, *own, "--", self.host, shlex.join(words)]
+
+    def worker_command(self) -> list[str]:
+        """Make the command that runs the worker there."""
+        return self.reaching(self.python, "-m", "edgeplan", "worker")
+
+    @property
+    def place(self) -> str:
+        """Name the machine, for messages."""
+        return f"host {self.host}"
+
+
+class CommandTransport(_Remote):
+    """Reaches a worker by any command that passes its standard input and output on: docker exec -i, kubectl exec -i, adb shell.
+
+    Attributes:
+        argv: the command and its words, as they are: no shell sees them.
+        deploy: the command up to the interpreter, which runs what is appended to it there: for `edgeplan device deploy`.
+    """
+
+    kind: Literal["command"]
+    argv: Annotated[tuple[_Word, ...], Field(min_length=1, max_length=256)]
+    deploy: Annotated[tuple[_Word, ...], Field(max_length=256)] = ()
+
+    def worker_command(self) -> list[str]:
+        """Give the command as the file has it."""
+        return list(self.argv)
+
+    @property
+    def place(self) -> str:
+        """Name the machine, for messages."""
+        return f"command {shlex.join(self.argv)[:120]}"
+
+
+def _kind(given: object) -> str | None:
+    """Tell which transport a field of a device file is meant to be."""
+    if isinstance(given, str):
+        return given if given == "local" else None
+    return given.get("kind") if isinstance(given, Mapping) else getattr(given, "kind", None)
+
+
+#: The field `transport` of a device file.
+Transport = Annotated[
+    Annotated[Literal["local"], Tag("local")]
+    | Annotated[SshTransport, Tag("ssh")]
+    | Annotated[CommandTransport, Tag("command")],
+    Discriminator(
+        _kind,
+        custom_error_type="transport",
+        custom_error_message="Input should be local, {kind: ssh, host: ...} or {kind: command, argv: [...]}",
+    ),
+]
+
 
 DEVICE_FOLDER = Path("config/devices")
 
@@ -182,3 +280,23 @@ def load_device(name_or_path: str | Path) -> DeviceFile:
             next_step="known engines: " + ", ".join(ENGINES),
         )
     return device
+
+
+def device_named(name: str, folder: Path = DEVICE_FOLDER) -> DeviceFile:
+    """Read the file of a device of this workspace."""
+    return load_device(folder / f"{name}.yaml")
+
+
+def is_here(name: str, folder: Path = DEVICE_FOLDER) -> bool:
+    """Tell whether a device is on this machine, whose cores all measuring here takes; "" is."""
+    return not name or device_named(name, folder).board is None
+
+
+def machine_of(name: str, folder: Path = DEVICE_FOLDER) -> str:
+    """Name the physical machine of a device: its `machine`, else itself; `local` is this one.
+
+    Devices of one machine are measured one after the other.
+    """
+    if is_here(name, folder):
+        return "local"
+    return device_named(name, folder).machine or name

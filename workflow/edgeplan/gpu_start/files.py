@@ -28,8 +28,8 @@ from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
 from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
 from edgeplan.runtime.transform import folded, values_of
-from edgeplan.support.digests import sha256
 from edgeplan.support.files import files_sha256, write_atomically
+from edgeplan.support.lazy import sha256
 
 Array = npt.NDArray[np.float32]
 _FLOAT_BYTES = 4

@@ -39,7 +39,7 @@ from edgeplan.runtime.gpu_program import (
 from edgeplan.runtime.partitioned.crossing import is_view
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.program_file import Border
-from edgeplan.support.digests import sha256
+from edgeplan.support.lazy import sha256
 from edgeplan.support.machine import fingerprint
 
 #: The name of the dispatcher's own choice among the kernels of a step.

@@ -16,7 +16,7 @@ from edgeplan.graph.shapes import BYTES_PER_ELEMENT, Shape
 
 __all__ = ["BYTES_PER_ELEMENT", "Attribute", "Graph", "Operator", "Shape", "StoredWeight", "Tensor"]
 
-Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
+Attribute = int | float | str | tuple[int | float, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -16,21 +16,89 @@ from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.registry import engine_protocol
-from edgeplan.errors import DeviceError, ModelError, StoreError
+from edgeplan.errors import DeviceError, ModelError, NoiseError, StoreError
 from edgeplan.measurement.board.client import BoardMeasurer
-from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.local import Local
-from edgeplan.measurement.measurer import Batch, Measurer
-from edgeplan.measurement.noise import COMING_BACK, NoisePolicy
-from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
-from edgeplan.measurement.records import AnySubject, Measurement
+from edgeplan.measurement.records import AnySubject, Batch, Measurement, Measurer
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.rows import measurement_of, row_of, row_store
-from edgeplan.measurement.settings import MeasurementSettings
+from edgeplan.measurement.settings import MeasurementSettings, TimeBudget
 from edgeplan.progress import BudgetProgress, progress
+from edgeplan.support.cpus import calmer
 from edgeplan.support.files import read_json, state_folder, write_json
-from edgeplan.support.machine import last_cache_bytes
+from edgeplan.support.machine import NOT_RECORDED, last_cache_bytes, source_commit
 from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_file, journal_of, key_of, stored_rows_only
+
+#: Time for coming back to noisy subjects, as a share of that of the first look at all.
+COMING_BACK = 0.35
+#: The share of noisy ones among fewer subjects than these says nothing of the machine.
+_FEW = 16
+
+
+class NoisePolicy:
+    """A policy decides, over a stage, which measurements are kept.
+
+    Args:
+        settings: how noise is dealt with.
+        device: its name, for messages.
+    """
+
+    def __init__(self, settings: MeasurementSettings, device: str) -> None:
+        self._settings, self._device = settings, device
+        self._seen, self._noisy = 0, dict[str, Measurement]()  # measured in this stage, and noisy still
+
+    def is_noisy(self, subject: str) -> bool:
+        """Tell whether a subject, by its id in the store, is noisy still."""
+        return subject in self._noisy
+
+    def first(self, measured: Sequence[Measurement]) -> tuple[list[Measurement], set[str]]:
+        """Take note of first looks at subjects; gives what is kept of them, and the ids of the noisy ones."""
+        loud = {m.subject: m for m in measured if m.noise > self._settings.max_noise}
+        self._noisy |= loud
+        self._seen += len(measured)
+        return [m for m in measured if self._settings.on_noise == "keep" or m.subject not in loud], set(loud)
+
+    def again(self, measured: Sequence[Measurement]) -> list[Measurement]:
+        """Take note of further looks at noisy subjects, the less noisy look at each counts; gives what is kept of them."""
+        better = []
+        for new in measured:
+            old = self._noisy[new.subject]
+            best = replace(min(new, old, key=lambda m: m.noise), seconds=new.seconds + old.seconds)
+            self._noisy[best.subject] = best
+            better.append(best)
+        quiet = [m for m in better if m.noise <= self._settings.max_noise]
+        for m in quiet:
+            del self._noisy[m.subject]
+        return better if self._settings.on_noise == "keep" else quiet
+
+    @property
+    def _share(self) -> float:
+        return len(self._noisy) / self._seen
+
+    @property
+    def _spread(self) -> str:
+        return f"{100 * self._share:.0f} % of {self._seen} subjects spread by more than {100 * self._settings.max_noise:.0f} %"
+
+    def tell(self) -> None:
+        """Say once, at a stage's end, how much was kept that stayed noisy."""
+        if self._noisy and self._settings.on_noise == "keep":
+            log.warning("%s: they are kept with their noise, which weighs them and widens intervals", self._spread)
+
+    def judge(self) -> list[Measurement]:
+        """Say how much of what is refused stayed noisy; gives what of that is kept now."""
+        if not self._noisy or self._settings.on_noise == "keep":
+            return []
+        share, limit, spread = self._share, self._settings.max_noisy_share, self._spread
+        if self._seen < _FEW:  # chance decides the share of so few
+            log.warning("%s: too few to judge by, they are kept", spread)
+        elif share > limit:
+            raise NoiseError(
+                f"the machine is too noisy to measure: {spread} after {self._settings.retries} returns to them",
+                where=f"device {self._device!r}",
+                next_step=f"{calmer()}, check with: edgeplan device check {self._device}; or keep noisy figures, with "
+                "their noise stated: measurement.on_noise=keep",
+            )
+        return list(self._noisy.values())
 
 
 def measurer_of(device: DeviceFile) -> Measurer:

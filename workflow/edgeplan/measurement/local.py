@@ -1,26 +1,217 @@
-"""Measures on this machine: an engine in this process, on the device's cores, beside the references."""
+"""Measures on this machine: an engine in this process, on the device's cores, beside the references.
+
+Every subject of a batch is loaded once; then the batch is gone through block by block, so that the blocks of one subject lie
+apart in time and drift of the machine meets all subjects alike. References are timed before and after each block. One file is
+measured now as whole models of the pipeline are: `edgeplan measure`.
+"""
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
 
 from edgeplan.devices.config import DeviceFile
-from edgeplan.engines.base import Engine
-from edgeplan.errors import DeviceError
+from edgeplan.engines.base import Engine, ProfiledSession, Session
+from edgeplan.engines.registry import ENGINES, engine_protocol
+from edgeplan.errors import DeviceError, EdgeplanError, ModelError
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.blocks import measure_batch
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.lock import after_measurements, machine_lock
-from edgeplan.measurement.measurer import Batch, MachineFacts, MeasuringConditions, NodeMembers
-from edgeplan.measurement.nominal import quiet_times
-from edgeplan.measurement.records import Measurement
-from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.measurement.others import timed_runs, waited_ms
+from edgeplan.measurement.records import (
+    AnySubject,
+    Batch,
+    FileSubject,
+    MachineFacts,
+    Measurement,
+    MeasuringConditions,
+    NodeMembers,
+    NodeSubject,
+    Subject,
+)
+from edgeplan.measurement.references import References, ReferenceTimes, nominal_times, quiet_times
+from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
 from edgeplan.support import cpus
+from edgeplan.support.cpus import throttled_ms
 from edgeplan.support.machine import environment, fingerprint
+from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.sources import file_digest, imported
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Loaded:
+    """A loaded subject holds its sessions and the times gathered so far."""
+
+    subject: AnySubject
+    plain: Session
+    counting: ProfiledSession | None
+    least: list[float] = field(default_factory=list)
+    median: list[float] = field(default_factory=list)
+    references: list[ReferenceTimes] = field(default_factory=list)
+    started: list[float] = field(default_factory=list)
+    counted: list[tuple[int, int]] = field(default_factory=list)
+    counting_runs: int = 0
+
+
+def load_plain(engine: Engine, subject: AnySubject, folder: Path) -> Session:
+    """Load a subject without counters; what is written for it goes into the folder, and away again.
+
+    Raises:
+        ModelError: the engine refuses a node.
+    """
+    if isinstance(subject, NodeSubject):
+        return engine.load_copies(subject.config, subject.copies)
+    path = folder / f"{subject.id}.onnx"
+    try:
+        if isinstance(subject, FileSubject):
+            return engine.load_file(subject.write(path), subject.wanted)
+        return engine.load(subject.file or save_onnx(subject.graph, path), subject.graph)
+    finally:
+        for leftover in folder.glob(f"{path.name}*"):
+            leftover.unlink()
+
+
+def _load(engine: Engine, subject: AnySubject, folder: Path) -> Iterator[_Loaded]:
+    """Load a subject; a node that the engine refuses ends no batch of hundreds."""
+    counting = None
+    try:
+        plain = load_plain(engine, subject, folder)
+        if isinstance(subject, NodeSubject) and engine.counts_copies:
+            counting = engine.load_copies_profiled(subject.config, subject.copies)
+    except EdgeplanError as error:  # whatever of its copies this engine lacks
+        if not isinstance(subject, NodeSubject):
+            raise
+        log.warning("a node is left out: %s (%s)", error.what, error.where)
+        return
+    if isinstance(subject, Subject) and subject.profiled:
+        path = folder / f"{subject.id}.onnx"
+        counting = engine.load_profiled(subject.file or save_onnx(subject.graph, path), subject.graph)
+        for leftover in folder.glob(f"{path.name}*"):
+            leftover.unlink()
+    yield _Loaded(subject, plain, counting)
+
+
+def _block(
+    item: _Loaded,
+    references: References,
+    settings: MeasurementSettings,
+    threads: int,
+    began: float,
+    before: ReferenceTimes | None,
+) -> ReferenceTimes:
+    """Time one block of one subject: references, unless those after another's block are its own, runs, and references."""
+    item.started.append(began)
+    before = before or references.time(settings.reference_runs)
+    item.plain.run()  # brings weights and buffers back into the caches
+    runs = timed_runs(
+        item.plain.run,
+        least=settings.min_runs,
+        most=settings.max_runs,
+        block_ms=settings.block_ms,
+        threads=threads,
+    )
+    if item.counting is not None:
+        item.counting.run()
+        first = item.counting_runs + 1
+        for _ in runs:
+            item.counting.run()
+        item.counting_runs = first + len(runs)
+        item.counted.append((first, item.counting_runs))
+    after = references.time(settings.reference_runs)
+    item.least.append(min(runs) / 1e3)
+    item.median.append(float(np.median(runs)) / 1e3)
+    item.references.append(
+        ReferenceTimes(min(before.compute_us, after.compute_us), min(before.bandwidth_us, after.bandwidth_us))
+    )
+    return after
+
+
+def _finish(item: _Loaded, nominal: ReferenceTimes, settings: MeasurementSettings, sample: int) -> Measurement:
+    nodes, node_us = item.counting.profile(item.counted) if item.counting is not None else ((), np.zeros((len(item.least), 0)))
+    return Measurement(
+        subject=item.subject.id,
+        sample=sample,
+        least_us=np.array(item.least),
+        median_us=np.array(item.median),
+        compute_us=np.array([r.compute_us for r in item.references]),
+        bandwidth_us=np.array([r.bandwidth_us for r in item.references]),
+        measured_at=np.array(item.started),
+        nodes=nodes,
+        node_us=node_us,
+        nominal=nominal,
+        exponents=settings.reference_exponents,
+    )
+
+
+def _is_noisy(item: _Loaded, nominal: ReferenceTimes, settings: MeasurementSettings) -> bool:
+    empty = _Loaded(item.subject, item.plain, None, item.least, item.median, item.references, item.started)
+    return _finish(empty, nominal, settings, 0).noise > settings.max_noise
+
+
+def measure_batch(
+    engine: Engine,
+    subjects: Sequence[AnySubject],
+    settings: MeasurementSettings,
+    references: References,
+    nominal: ReferenceTimes,
+    sample: int = 0,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> list[Measurement]:
+    """Measure subjects together; those still noisy after all blocks get further ones.
+
+    Args:
+        engine: to measure on.
+        subjects: what to time.
+        settings: how to.
+        references: timed beside each block.
+        nominal: what they take on the quiet machine.
+        sample: number of the repetition.
+        clock: tells the time that a block begins at, seconds since the epoch.
+
+    Returns:
+        One measurement per subject, in order, but of nodes that the engine refuses. Whether the batch as a whole is quiet
+        enough is for the caller to judge.
+    """
+    with ScratchFolder("models") as folder:
+        loaded = [one for subject in subjects for one in _load(engine, subject, Path(folder))]
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        pending = loaded
+        for block in range(settings.blocks + settings.extra_blocks):
+            if block >= settings.blocks:
+                pending = [item for item in loaded if _is_noisy(item, nominal, settings)]
+            if not pending:
+                break
+            began = time.monotonic()
+            after: ReferenceTimes | None = None
+            for item in pending:  # blocks of nodes are as short as the references, and share those between them
+                shared = after if isinstance(item.subject, NodeSubject) else None
+                after = _block(item, references, settings, engine.settings.threads, clock(), shared)
+            if block + 1 < settings.blocks:
+                time.sleep(max(0.0, settings.min_gap_seconds - (time.monotonic() - began)))
+        return [_finish(item, nominal, settings, sample) for item in loaded]
+    finally:
+        if collecting:
+            gc.enable()
+        for item in loaded:
+            item.plain.close()
+            if item.counting is not None:
+                item.counting.close()
 
 
 class Local:
@@ -109,3 +300,108 @@ class Local:
     def _loaded(self) -> Engine:
         self._engine = self._engine or self._device.load_engine()
         return self._engine
+
+
+_BLOCKS = range(3, 9)
+_LEAST_RUNS = 2
+#: Of a block's share of the time that runs take.
+_PLAIN_SHARE = 0.6
+#: Fitted on carriers: see docs/measuring.md.
+_EXPONENTS = ReferenceExponents(compute=0.8, bandwidth=0.05)
+_MS = 1e3
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """A whole model was measured.
+
+    Attributes:
+        measurement: of the model.
+        waited: share of the time that this process's threads were ready and others had their processors.
+        throttled: share of the time that a CPU quota of a control group stopped them.
+        seconds: how long it took.
+    """
+
+    measurement: Measurement
+    waited: float
+    throttled: float
+    seconds: float
+
+
+def measure_subject(device: DeviceFile, subject: Subject | FileSubject, rows: Path, seconds: float) -> WholeModel:
+    """Measure a file on a device: plain, unprofiled runs in blocks that lie apart in time, each between references.
+
+    It is never ended by noise: what it finds is told with its noise. The cores of this process are put back.
+
+    Args:
+        device: the device.
+        subject: the file.
+        rows: folder of all rows, see `nominal_times`.
+        seconds: about how long to take; a model that is run for longer than that takes three blocks of two runs.
+    """
+    began, before = time.monotonic(), os.sched_getaffinity(0)
+    with machine_lock(), ScratchFolder("measure") as folder:
+        try:
+            device.pin()
+            engine = device.load_engine()
+            settings = _settings(seconds, _time_of_one_run(engine, subject, Path(folder)))
+            references = References(engine.reference_loads())
+            nominal = nominal_times(device.name, rows, references, settings.reference_runs)
+            ran, waited, throttled = time.process_time(), waited_ms(), throttled_ms()
+            (found,) = measure_batch(engine, [subject], settings, references, nominal)
+            ran, waited = time.process_time() - ran, max(0.0, waited_ms() - waited) / 1e3
+            throttled = min((throttled_ms() - throttled) / 1e3, waited)  # a thread that is stopped counts as one that waits
+        finally:
+            os.sched_setaffinity(0, before)
+    shares = ((waited - throttled) / (ran + waited), throttled / (ran + waited))
+    return WholeModel(found, *shares, time.monotonic() - began)
+
+
+def _time_of_one_run(engine: Engine, subject: Subject | FileSubject, folder: Path) -> float:
+    """Measure the seconds of a run, the second one."""
+    try:
+        with load_plain(engine, subject, folder) as session:
+            session.run()
+            start = time.perf_counter()
+            session.run()
+            return time.perf_counter() - start
+    except EdgeplanError:
+        raise
+    except Exception as error:  # engines raise what they like
+        raise ModelError(
+            f"{engine.name} cannot run the model: {(str(error).strip().splitlines() or [type(error).__name__])[0]}",
+            where="edgeplan measure",
+            next_step="check it with another engine: edgeplan device init NAME --engine E, then --device NAME",
+        ) from error
+
+
+def _settings(seconds: float, once: float) -> MeasurementSettings:
+    """Return settings with blocks that share the time, fewer of them for a model whose runs are long."""
+    blocks = min(_BLOCKS[-1], max(_BLOCKS[0], int(seconds / ((1 + _LEAST_RUNS) * once))))
+    share = seconds / blocks
+    return MeasurementSettings(
+        blocks=blocks,
+        min_runs=_LEAST_RUNS,
+        max_runs=2000,
+        block_ms=min(10_000.0, _PLAIN_SHARE * share * _MS),
+        reference_runs=4,
+        batch_size=1,
+        batch_weight_mb=1,
+        min_gap_seconds=min(600.0, share),
+        max_noise=0.05,
+        extra_blocks=blocks // 2,
+        max_noisy_share=1.0,
+        retries=0,
+        reference_exponents=_EXPONENTS,
+    )
+
+
+@cache
+def sources_digest(engine: str) -> str:
+    """Digest what measures on an engine here, names of protocols and modules: a board and its host must agree."""
+    names = [engine_protocol(face, engine).name for face in ("measure", "mapping")]
+    modules = imported(__name__)
+    session = ENGINES[engine].session.partition(":")[0]
+    if session.startswith("edgeplan."):  # not of another package
+        modules |= imported(session)
+    return hashlib.sha256("\n".join([*names, *sorted(map(file_digest, modules))]).encode()).hexdigest()

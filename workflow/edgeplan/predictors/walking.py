@@ -18,7 +18,7 @@ import numpy.typing as npt
 from edgeplan import native
 from edgeplan.predictors.trees import Forest
 from edgeplan.support import cpus
-from edgeplan.support.native_arrays import array, when_needed
+from edgeplan.support.numerics import array, when_needed
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]

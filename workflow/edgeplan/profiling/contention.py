@@ -19,10 +19,10 @@ from typing import Self
 
 import numpy as np
 
-from edgeplan.measurement.preemption import thread_waited_ms
+from edgeplan.measurement.others import thread_waited_ms
 from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION, Interference
 from edgeplan.measurement.process.record_bench import Bench
-from edgeplan.measurement.process.undisturbed_start import ATTEMPTS
+from edgeplan.measurement.process.starts import ATTEMPTS
 from edgeplan.profiling.rounds import Harness, release_freed
 from edgeplan.profiling.samples import TrialProgram
 from edgeplan.profiling.settings import Cores

@@ -20,13 +20,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from edgeplan.measurement.budget import TimeBudget
-from edgeplan.measurement.process.child import Forks
-from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.inputs import job_inputs
+from edgeplan.measurement.process.interference import Clock
 from edgeplan.measurement.process.job import RunJob
-from edgeplan.measurement.process.prepared_plan import prepared
-from edgeplan.measurement.process.undisturbed_start import start_cold
+from edgeplan.measurement.process.starts import Forks, prepared, start_cold
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.document import Plan
 from edgeplan.planning.dominance import pareto
 from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, costs_of, makespan_ms, simulate

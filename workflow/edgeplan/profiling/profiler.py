@@ -20,14 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import DISTURBED, Others, worth_again
-from edgeplan.measurement.process.child import Forks
-from edgeplan.measurement.process.clock import NOMINAL_SECONDS, Clock, calibrate
-from edgeplan.measurement.process.host_memory import back_memory
-from edgeplan.measurement.process.interference import PRODUCTS, Interference
+from edgeplan.measurement.process.interference import NOMINAL_SECONDS, PRODUCTS, Clock, Interference, calibrate
+from edgeplan.measurement.process.prepare_machine import back_memory
+from edgeplan.measurement.process.starts import Forks
 from edgeplan.measurement.references import References
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.profile import Fresh, Profile
 from edgeplan.profiling.contention import REPEATS, Pairs, measure_pairs
 from edgeplan.profiling.fresh_process_factors import Start, Starter, measure_start, start_of, start_row, start_signature, tried

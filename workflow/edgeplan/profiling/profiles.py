@@ -3,7 +3,7 @@
 At its first execution in a process a kernel may pay for tables that the library generates then: oneDNN's `gemm:jit` generates
 its matrix kernels, which takes longer than many a model's whole cold start. A profiling process has paid that long before most
 samples, so each is measured in a fresh process, as processor time: nothing but the thread itself counts. The processes are
-forked from one that has imported everything and executed nothing (`measurement.process.child.Forks`).
+forked from one that has imported everything and executed nothing (`measurement.process.starts.Forks`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.measurement.process.child import Forks
-from edgeplan.measurement.process.clock import Clock
+from edgeplan.measurement.process.interference import Clock
 from edgeplan.measurement.process.job import OnceJob
+from edgeplan.measurement.process.starts import Forks
 from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Layer, Profile, check, kernel_name
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.settings import Cores

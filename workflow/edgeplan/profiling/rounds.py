@@ -32,13 +32,12 @@ import numpy as np
 from edgeplan.errors import NoiseError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Lowered
-from edgeplan.measurement.budget import TimeBudget
-from edgeplan.measurement.preemption import Preemption, switches
+from edgeplan.measurement.others import Preemption, switches
 from edgeplan.measurement.process import page_cache
-from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.inputs import Array, random_inputs
-from edgeplan.measurement.process.interference import LIMIT
+from edgeplan.measurement.process.interference import LIMIT, Clock
 from edgeplan.measurement.process.record_bench import Bench, Prepared
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import NOISE, Row

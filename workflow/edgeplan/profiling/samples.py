@@ -28,7 +28,7 @@ from edgeplan.runtime.packed_programs import ColdProgram, ModelFile, cold_progra
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.program_file import Border, checksum
 from edgeplan.runtime.tape import Recorder
-from edgeplan.support.stamps import stamp
+from edgeplan.support.files import stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.errors import DeviceError
-from edgeplan.measurement.process.clock import LOOK_RUNS
+from edgeplan.measurement.process.interference import LOOK_RUNS
 from edgeplan.runtime.library import require_installed
 from edgeplan.support.files import FilePath
 

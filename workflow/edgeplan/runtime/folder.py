@@ -22,8 +22,8 @@ import msgspec
 from edgeplan.errors import FormatError, ModelError, StoreError
 from edgeplan.runtime.folder_lock import changing, work_folder
 from edgeplan.runtime.program_file import PROGRAM_BIN, ProgramHead, read_head
-from edgeplan.support.digests import sha256
 from edgeplan.support.files import files_sha256, read_whole, write_atomically
+from edgeplan.support.lazy import sha256
 from edgeplan.writable import cannot_write
 
 if TYPE_CHECKING:

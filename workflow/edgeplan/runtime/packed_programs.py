@@ -29,8 +29,8 @@ from edgeplan.runtime.streaming.calls import creator_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.schedules import BF16, F16, Schedule
 from edgeplan.runtime.tape import Numbers, RecordedTape, Recorder, Tape, Written, record_sections
+from edgeplan.support.files import stamp
 from edgeplan.support.machine import machine_text
-from edgeplan.support.stamps import stamp
 
 _SOURCES = {
     "none": loops.NO_WEIGHTS,
@@ -47,7 +47,7 @@ class ModelFile(NamedTuple):
     Attributes:
         path: when the plan was built.
         size: bytes.
-        stamp: what the file system said of it when its contents were known to be these (`support.stamps`).
+        stamp: what the file system said of it when its contents were known to be these (`support.files.stamp`).
         checksum: of its contents, which decide where the stamp is another one.
     """
 

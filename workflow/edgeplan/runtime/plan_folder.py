@@ -33,8 +33,7 @@ from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, 
 from edgeplan.runtime.program_file import PROGRAM_BIN, Border, checksum
 from edgeplan.runtime.tape import Recorder
 from edgeplan.runtime.weights import WeightLocation, locate_weights
-from edgeplan.support.files import write_atomically
-from edgeplan.support.stamps import settled_stamp
+from edgeplan.support.files import settled_stamp, write_atomically
 
 _LOG = logging.getLogger(__name__)
 #: What a program is told of the plan.

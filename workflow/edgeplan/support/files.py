@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeplan.errors import EdgeplanError, FormatError, StoreError
-from edgeplan.support.digests import sha256
-from edgeplan.support.lazy import lazily
+from edgeplan.support.lazy import lazily, sha256
 from edgeplan.writable import STATE_INSTEAD, cannot_write, state_base
 
 if TYPE_CHECKING:
@@ -143,3 +143,22 @@ def read_json(path: Path, model: type[Model], what: str) -> Model:
             f"{what} is not valid JSON: {failure}", where=str(path), next_step="run the stage that writes it again"
         ) from failure
     return validate(raw, model, FormatError, what, str(path))
+
+
+_CLOCK_SECONDS = 0.02  # more than a tick of the slowest kernel clock (10 ms)
+
+
+def stamp(status: os.stat_result) -> tuple[int, int, int, int, int]:
+    """Return a stamp that changes when anybody writes to a file, replaces it or moves it: its number, size and times.
+
+    The last is set by the kernel alone (ctime), so that a file whose time of modification was put back is noticed too. Damage
+    below the file system is not, for which file systems and disks have checksums of their own. Files of the model are trusted
+    in the same way.
+    """
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def settled_stamp(path: Path) -> tuple[int, int, int, int, int]:
+    """The stamp of a file just written, once a later change would show in it: clocks of file systems are coarse."""
+    time.sleep(_CLOCK_SECONDS)
+    return stamp(path.stat())

@@ -1,9 +1,11 @@
-"""Reads and writes the tables and documents that one stage hands to the next: atomically, and checked."""
+"""Tables and documents that one stage hands to the next, and tables by key beside measured rows: atomic, and checked."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from edgeplan.errors import FormatError
 from edgeplan.support.files import read_json, write_atomically, write_text
+from edgeplan.support.store import FileFormat, KeyedStore
 
 #: Of tables and documents. One that tells no version is of the first: tables written before they told one are in git and in
 #: caches, they are the same but for that, and some hold measurements of machines that are not at hand. Documents and csv tables
@@ -107,3 +110,31 @@ def _unreadable(path: Path, error: Exception, next_step: str) -> FormatError:
     number = getattr(error, "errno", None)  # pyarrow's own text for it has the path in it, and more
     reason = os.strerror(number) if number else (str(error).strip() or type(error).__name__).splitlines()[0]
     return FormatError(f"cannot read the table {path.stem}: {reason}", where=str(path), next_step=next_step)
+
+
+_KEY = "key"
+TableStore = KeyedStore[str, pd.DataFrame]
+
+
+def table_store(folder: Path, *columns: str, later: Mapping[str, float | str] = MappingProxyType({})) -> TableStore:
+    """Open a store of tables by key. No merged file is written again, so that git stores it once.
+
+    Args:
+        folder: where the files lie; it may be absent.
+        columns: columns of every table, besides its key.
+        later: columns that tables of before they were kept lack, with their values there.
+    """
+
+    def read(path: Path) -> dict[str, pd.DataFrame]:
+        found = read_parquet(path, _KEY, *columns, next_step=KEPT)
+        found = found.assign(**{name: value for name, value in later.items() if name not in found.columns})
+        return {str(key): part.drop(columns=_KEY).reset_index(drop=True) for key, part in found.groupby(_KEY, sort=False)}
+
+    def write(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
+        names = [_KEY, *columns, *later]
+        write_parquet(pd.concat([t.assign(**{_KEY: key})[names] for key, t in tables.items()], ignore_index=True), path)
+
+    def newer(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+        return old if new.equals(old) else new
+
+    return KeyedStore(folder, FileFormat(read, write, newer))

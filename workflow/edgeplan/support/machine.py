@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeplan.support.digests import sha256
+import edgeplan
 from edgeplan.support.files import state_folder, write_text
-from edgeplan.support.lazy import lazily
+from edgeplan.support.lazy import lazily, sha256
 
 if TYPE_CHECKING:
     import platform
+    import subprocess
     import uuid
 else:  # who runs plans knows this machine by its file
-    platform, uuid = lazily("platform"), lazily("uuid")
+    platform, subprocess, uuid = map(lazily, ("platform", "subprocess", "uuid"))
 
 
 def _read(path: str) -> str:
@@ -127,3 +128,32 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "fingerprint": fingerprint(),
     }
+
+
+NOT_RECORDED = "not recorded"
+#: Marks a commit whose measuring code, the package, was changed without being committed.
+CHANGED = "+changes"
+
+
+def source_commit() -> str:
+    """Return the git commit of the package, e.g. "1a3dce2f90ab", marked where files of it were changed since.
+
+    Returns:
+        "not recorded" where the package is not in a git repository or git is not installed.
+    """
+    package = Path(edgeplan.__file__).parent
+    tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")  # not so below an environment in another repository
+    commit, changes = _git(package, "rev-parse", "--short=12", "HEAD"), _git(package, "status", "--porcelain", "--", ".")
+    if not tracked or not commit or changes is None:
+        return NOT_RECORDED
+    return commit + (CHANGED if changes else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return git's answer, None where it fails; it takes no lock that a commit of the user would wait for."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

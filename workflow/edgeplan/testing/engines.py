@@ -33,10 +33,10 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
-from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.inputs import random_inputs as random_values
 from edgeplan.measurement.process.job import PrepareJob, RunJob, RunResult
 from edgeplan.measurement.process.program import Program
+from edgeplan.measurement.process.starts import prepare_offline, run_cold
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgeplan.devices.free_memory import free_memory
 from edgeplan.errors import ParamsError
+from edgeplan.support.cgroups import free_memory
 
 #: Column of stored rows that were measured alone, perhaps on another machine; "" of the others, which are of the environment's.
 MACHINE = "machine"

@@ -24,9 +24,8 @@ from edgeplan.errors import InfeasibleError
 from edgeplan.graph.model_file import model_files
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.memory_group import NoGroupError
-from edgeplan.measurement.process.page_cache import evict
+from edgeplan.measurement.process.page_cache import FixedReadAheadError, evict, read_ahead_kb, reading_ahead
 from edgeplan.measurement.process.program import OverTimeError
-from edgeplan.measurement.process.read_ahead import FixedReadAheadError, read_ahead_kb, reading_ahead
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import run_apart
 from edgeplan.support.workers import ColdRunError

@@ -31,7 +31,7 @@ from edgeplan.measurement.process.background import background_load
 from edgeplan.planning.memory import bounds
 from edgeplan.profiling.streaming import StreamPhase, StreamRun, run_apart
 from edgeplan.runtime.streaming.workloads import all_resident, workload_of
-from edgeplan.support.intervals import median_ends
+from edgeplan.support.numerics import median_ends
 from edgeplan.support.workers import ColdRunError
 
 #: Alternations of one session.

@@ -20,8 +20,8 @@ from edgeplan.graph.onnx.contents import contents_of
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
+from edgeplan.measurement.local import measure_subject
 from edgeplan.measurement.records import FileSubject, Subject
-from edgeplan.measurement.whole_model import measure_subject
 from edgeplan.predictors.source import Source, find_predictors
 from edgeplan.predictors.teller import Teller
 from edgeplan.support.files import FilePath

@@ -15,9 +15,8 @@ from edgeplan.errors import DeviceError, StoreError
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.kernel_labels import label_us
-from edgeplan.measurement.nominal import quiet_times
 from edgeplan.measurement.records import CALLS, NodeSubject, call_us
-from edgeplan.measurement.references import References
+from edgeplan.measurement.references import References, quiet_times
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents, node_settings
 from edgeplan.predictors.nodes.storing import own_folder, read_measured, write_measured
 from edgeplan.predictors.source import Source

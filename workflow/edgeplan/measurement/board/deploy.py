@@ -11,12 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.transport import CommandTransport, SshTransport
+from edgeplan.devices.config import CommandTransport, DeviceFile, SshTransport
 from edgeplan.errors import DeviceError
-from edgeplan.measurement.board.bundle import bundle_digest, write_bundle
+from edgeplan.measurement.board.bundle import BoardTarget, bundle_digest, write_bundle
 from edgeplan.measurement.board.link import start_failure
-from edgeplan.measurement.board.wheels import BoardTarget
 from edgeplan.support.files import validate
 from edgeplan.support.scratch import ScratchFolder
 

@@ -17,14 +17,13 @@ from msgspec import Meta
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, ModelError
-from edgeplan.graph.ir import Graph, Operator, Tensor
+from edgeplan.graph.ir import Graph
 from edgeplan.graph.nodes import NodeConfig
-from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import AnySubject, FileSubject, Measurement, NodeSubject, Subject
+from edgeplan.measurement.records import AnySubject, Batch, FileSubject, Measurement, NodeSubject, Subject
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 
-WIRE_VERSION = 2  # since 2 nodes are asked for, too
+WIRE_VERSION = 3  # since 2 nodes are asked for, too; since 3 graphs and nodes travel as they are kept here
 #: Bytes of a line: a batch of a thousand large graphs, a row of a model with thousands of nodes.
 MAX_REQUEST_BYTES, MAX_ANSWER_BYTES = 64 << 20, 8 << 20
 _MAX_TEXT = 2000
@@ -32,6 +31,8 @@ _MAX_TEXT = 2000
 Text = Annotated[str, Meta(max_length=_MAX_TEXT)]
 Name = Annotated[str, Meta(max_length=1000)]
 Key = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
+#: Columns of a row that have a value a block.
+COLUMNS = ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at")
 #: Id of a subject in a store: digest, what is measured, and by which protocol nodes are mapped.
 StoredName = Annotated[str, Meta(pattern="^[0-9a-f]{20}(-nodes-[A-Za-z0-9/_-]{1,64})?$")]
 BatchId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -41,8 +42,6 @@ Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 Moment = Annotated[float, Meta(ge=0, le=1e11)]
 Microseconds = Annotated[float, Meta(gt=0, le=1e11)]
 Floats = Annotated[tuple[float, ...], Meta(max_length=200_000)]
-_Size = Annotated[int, Meta(ge=0, le=1 << 40)]
-_Value = int | float | str | tuple[int | float, ...]
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="is", kw_only=True):
@@ -56,52 +55,22 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
 # what a host asks
 
 
-class GraphTensor(_Part):
-    """Describes a tensor of a graph."""
-
-    name: Name
-    shape: Annotated[tuple[_Size, ...], Meta(max_length=64)]
-    dtype: Annotated[str, Meta(max_length=16)]
-
-
-class GraphOperator(_Part):
-    """Describes an operator of a graph."""
-
-    name: Name
-    op_type: Name
-    inputs: tuple[Name, ...]
-    outputs: tuple[Name, ...]
-    weights: tuple[Name, ...]
-    attributes: dict[Name, _Value]
-
-
-class GraphDocument(_Part):
-    """Describes a graph without the values of its weights."""
-
-    name: Name
-    operators: Annotated[tuple[GraphOperator, ...], Meta(max_length=100_000)]
-    inputs: tuple[Name, ...]
-    outputs: tuple[Name, ...]
-    tensors: Annotated[tuple[GraphTensor, ...], Meta(max_length=400_000)]
-    constants: dict[Name, Name]
-
-
 class AskedSubject(_Part, tag="graph"):
     """Describes a subject, with the digest of its graph as the host computed it."""
 
     name: StoredName
     id: Annotated[str, Meta(pattern="^[0-9a-f]{20}(-nodes)?$")]
     profiled: bool
-    graph: GraphDocument
+    graph: Graph
 
 
 class AskedNode(_Part, tag="node"):
-    """Describes copies of an executed node, by its configuration as JSON, with their digest as the host computed it."""
+    """Describes copies of an executed node, with their digest as the host computed it."""
 
     name: StoredName
     id: Annotated[str, Meta(pattern="^[0-9a-f]{20}$")]
     copies: Annotated[int, Meta(ge=1, le=1000)]
-    config: Annotated[str, Meta(max_length=4 << 20)]
+    config: NodeConfig
 
 
 class OpenDevice(_Message, tag="open"):
@@ -169,7 +138,7 @@ class AskedNames(_Message, tag="kept"):
 class AskedNodes(_Message, tag="executed"):
     """The host asks which nodes the engine executes."""
 
-    graphs: Annotated[tuple[GraphDocument, ...], Meta(max_length=1000)]
+    graphs: Annotated[tuple[Graph, ...], Meta(max_length=1000)]
 
 
 class AskedCheck(_Message, tag="check"):
@@ -236,18 +205,6 @@ class ReferencesTimed(_Message, tag="references"):
     bandwidth_us: Microseconds
 
 
-class RowNode(_Part):
-    """Describes a node that an engine executed."""
-
-    name: Name
-    op_type: Name
-    implementation: Name
-    members: Annotated[tuple[Name, ...], Meta(max_length=100_000)]
-    tensor: Name
-    input_layout: Name
-    output_layout: Name
-
-
 class MeasuredRow(_Message, tag="row"):
     """A row holds what was measured of a subject (see `records.Measurement`), and is in the board's journal."""
 
@@ -258,7 +215,7 @@ class MeasuredRow(_Message, tag="row"):
     compute_us: Floats
     bandwidth_us: Floats
     measured_at: Floats
-    nodes: Annotated[tuple[RowNode, ...], Meta(max_length=100_000)]
+    nodes: Annotated[tuple[EngineNode, ...], Meta(max_length=100_000)]
     node_us: Floats
     seconds: Seconds
 
@@ -304,7 +261,7 @@ class Refused(_Message, tag="refused"):
 Answer = Hello | OpenedDevice | ReferencesTimed | MeasuredRow | ExecutedNodeMembers | CheckedBoard | Note | Done | Refused
 _REQUESTS: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _ANSWERS: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
-_ENCODER = msgspec.json.Encoder()
+_ENCODER = msgspec.json.Encoder(enc_hook=dict)  # of mappings that are no dict
 
 
 def schema() -> dict[str, Any]:
@@ -352,20 +309,11 @@ def _read(line: bytes, decoder: msgspec.json.Decoder[Any], what: str) -> Any:
 # graphs, batches and rows as parts of lines
 
 
-def graph_document(graph: Graph) -> GraphDocument:
-    """Write a graph without weights."""
+def require_sendable(graph: Graph) -> Graph:
+    """Return a graph, or refuse one with a number that JSON has no word for."""
     for op in graph.operators:
         _require_finite(op.attributes.items(), op.name)
-    return GraphDocument(
-        graph.name,
-        tuple(
-            GraphOperator(op.name, op.op_type, op.inputs, op.outputs, op.weights, dict(op.attributes)) for op in graph.operators
-        ),
-        graph.inputs,
-        graph.outputs,
-        tuple(GraphTensor(name, t.shape, t.dtype) for name, t in graph.tensors.items()),
-        dict(graph.constants),
-    )
+    return graph
 
 
 def _require_finite(attributes: Iterable[tuple[str, Any]], name: str) -> None:
@@ -373,18 +321,6 @@ def _require_finite(attributes: Iterable[tuple[str, Any]], name: str) -> None:
         values = value if isinstance(value, tuple) else (value,)
         if any(isinstance(v, float) and not math.isfinite(v) for v in values):
             raise ModelError(f"attribute {attribute} is not finite", where=f"operator {name!r}", next_step="measure it locally")
-
-
-def graph_of(document: GraphDocument) -> Graph:
-    """Read a graph from its document."""
-    return Graph(
-        document.name,
-        tuple(Operator(op.name, op.op_type, op.inputs, op.outputs, op.weights, op.attributes) for op in document.operators),
-        document.inputs,
-        document.outputs,
-        {t.name: Tensor(t.name, t.shape, t.dtype) for t in document.tensors},
-        document.constants,
-    )
 
 
 def asked_batch(batch: Batch, number: str, wait_s: float) -> AskedBatch:
@@ -403,17 +339,17 @@ def asked_batch(batch: Batch, number: str, wait_s: float) -> AskedBatch:
 
 def _asked(name: str, subject: AnySubject) -> AskedSubject | AskedNode:
     if isinstance(subject, Subject):
-        return AskedSubject(name, subject.id, subject.profiled, graph_document(subject.graph))
+        return AskedSubject(name, subject.id, subject.profiled, require_sendable(subject.graph))
     if isinstance(subject, FileSubject):
         raise TypeError("files are measured on this machine alone")
     _require_finite(subject.config.attributes, subject.config.op)
-    return AskedNode(name, subject.id, subject.copies, subject.config.to_json())
+    return AskedNode(name, subject.id, subject.copies, subject.config)
 
 
 def _subject_of(asked: AskedSubject | AskedNode) -> AnySubject:
     if isinstance(asked, AskedNode):
-        return NodeSubject(NodeConfig.from_json(asked.config), copies=asked.copies)
-    return Subject(graph_of(asked.graph), asked.profiled)
+        return NodeSubject(asked.config, copies=asked.copies)
+    return Subject(asked.graph, asked.profiled)
 
 
 def batch_of(asked: AskedBatch) -> Batch:
@@ -438,18 +374,8 @@ def batch_of(asked: AskedBatch) -> Batch:
 
 def row_message(measured: Measurement) -> MeasuredRow:
     """Write a measurement as a row."""
-    return MeasuredRow(
-        name=measured.subject,
-        sample=measured.sample,
-        least_us=tuple(measured.least_us.tolist()),
-        median_us=tuple(measured.median_us.tolist()),
-        compute_us=tuple(measured.compute_us.tolist()),
-        bandwidth_us=tuple(measured.bandwidth_us.tolist()),
-        measured_at=tuple(measured.measured_at.tolist()),
-        nodes=tuple(RowNode(*(getattr(node, field) for field in EngineNode.__slots__)) for node in measured.nodes),
-        node_us=tuple(measured.node_us.ravel().tolist()),
-        seconds=measured.seconds,
-    )
+    columns = {name: tuple(getattr(measured, name).ravel().tolist()) for name in (*COLUMNS, "node_us")}
+    return MeasuredRow(name=measured.subject, sample=measured.sample, nodes=measured.nodes, seconds=measured.seconds, **columns)
 
 
 #: Fields of a device file that a board needs.

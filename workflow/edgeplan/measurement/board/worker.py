@@ -1,7 +1,8 @@
 """The worker measures on the board that it runs on, for a host that speaks to it in lines: `edgeplan worker`.
 
 Lines come on standard input and go to standard output. It executes nothing of what it reads, opens no port, and leaves
-nothing behind but its journal. Where the link is cut it ends its batch, journals it, and goes.
+nothing behind but its journal. Where the link is cut it ends its batch, journals it, and goes. No batch begins while the board
+is hot, and none counts during which it was throttled.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import logging
 import os
 import platform
 import queue
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from edgeplan import __version__
-from edgeplan.devices.config import DeviceFile
+from edgeplan.devices.config import DeviceFile, GateSettings
 from edgeplan.errors import BusyError, DeviceError, EdgeplanError, FormatError, NoiseError
 from edgeplan.measurement.board.journal import BoardJournal
-from edgeplan.measurement.board.lines import LineReader
-from edgeplan.measurement.board.sources import sources_digest
+from edgeplan.measurement.board.link import LineReader
 from edgeplan.measurement.board.wire import (
     MAX_REQUEST_BYTES,
     WIRE_VERSION,
@@ -47,20 +51,125 @@ from edgeplan.measurement.board.wire import (
     Request,
     TimeReferences,
     batch_of,
-    graph_of,
     line_of,
     request_of,
     row_message,
 )
 from edgeplan.measurement.device_check import watch
-from edgeplan.measurement.gate import THROTTLED_AGAIN, Gate
-from edgeplan.measurement.local import Local
+from edgeplan.measurement.local import Local, sources_digest
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
-from edgeplan.measurement.measurer import Batch
-from edgeplan.support.answers import take_stdout
+from edgeplan.measurement.records import Batch
 from edgeplan.support.files import validate
 from edgeplan.support.machine import emulated
+from edgeplan.support.own_process import take_stdout
 from edgeplan.writable import expected
+
+#: How often a batch that was throttled is measured again.
+THROTTLED_AGAIN = 2
+_LOOK_SECONDS = 5.0
+#: A Raspberry Pi: its processor's frequency is capped, or it is throttled or too hot, now.
+_PI_COMMAND, _PI_NOW = "vcgencmd", 0b1110
+
+
+@dataclass(frozen=True, slots=True)
+class GateLook:
+    """Records one look at a board.
+
+    Attributes:
+        celsius: hottest thermal zone; None where none is exposed.
+        throttles: how often its processors were throttled since it started.
+        throttled: whether it says that it is throttled now.
+    """
+
+    celsius: float | None
+    throttles: int
+    throttled: bool
+
+
+class Gate:
+    """Looks at a board before and after a batch.
+
+    Args:
+        settings: when the board is fit.
+        root: folder that the kernel's files lie below.
+        pause: waits for some seconds between two looks.
+    """
+
+    def __init__(self, settings: GateSettings, root: Path = Path("/"), pause: Callable[[float], object] = time.sleep) -> None:
+        self._settings, self._root, self._pause = settings, root, pause
+        self._before = GateLook(None, 0, throttled=False)
+
+    def wait(self) -> None:
+        """Wait until the board is fit."""
+        end = time.monotonic() + self._settings.wait_seconds
+        told = ""
+        while True:
+            self._before = self.look()
+            reason = self._unfit(self._before)
+            if not reason:
+                return
+            if time.monotonic() >= end:
+                raise NoiseError(
+                    f"the board is not fit to measure: {reason}",
+                    where=f"its state for {self._settings.wait_seconds:.0f} s, after which the wait ends",
+                    next_step="cool it, end other work on it, set its governor; or change `gate` in the device file",
+                )
+            if reason.partition(":")[0] != told.partition(":")[0]:
+                log.warning("a batch waits: %s", reason)
+            told = reason
+            self._pause(_LOOK_SECONDS)
+
+    def disturbed(self) -> str:
+        """Say why the batch since `wait` does not count; "" if it does."""
+        after = self.look()
+        if after.throttles > self._before.throttles or after.throttled:
+            return "its processor was throttled"
+        ceiling = self._settings.max_celsius
+        if ceiling is not None and after.celsius is not None and after.celsius > ceiling:
+            return f"it grew hotter than {ceiling:g} degrees: {after.celsius:.1f}"
+        return ""
+
+    def look(self) -> GateLook:
+        """Look at temperature and throttling."""
+        zones = [int(text) / 1000 for text in self._texts("sys/class/thermal/thermal_zone*/temp") if _whole(text)]
+        counts = self._texts("sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
+        return GateLook(max(zones, default=None), sum(int(text) for text in counts if _whole(text)), _pi_throttled())
+
+    def _unfit(self, look: GateLook) -> str:
+        settings = self._settings
+        if settings.max_celsius is not None and look.celsius is not None and look.celsius > settings.max_celsius:
+            return f"too hot: {look.celsius:.1f} degrees, and the gate lets up to {settings.max_celsius:g} pass"
+        if look.throttled:
+            return "throttled: its processor says so"
+        governors = set(self._texts("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"))
+        if settings.governor and governors - {settings.governor}:
+            return f"governor: it is {', '.join(sorted(governors))}, and the gate asks for {settings.governor}"
+        return ""
+
+    def _texts(self, pattern: str) -> list[str]:
+        found = []
+        for path in sorted(self._root.glob(pattern)):
+            try:
+                found.append(path.read_text(encoding="ascii").strip())
+            except (OSError, ValueError):  # zones that are off cannot be read
+                continue
+        return found
+
+
+def _whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def _pi_throttled() -> bool:
+    command = shutil.which(_PI_COMMAND)
+    if command is None:
+        return False
+    try:
+        done = subprocess.run([command, "get_throttled"], capture_output=True, text=True, check=False, timeout=5)  # noqa: S603  no shell
+        return bool(int(done.stdout.strip().partition("=")[2] or "0", 0) & _PI_NOW)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return False
+
 
 log = logging.getLogger(__name__)
 #: A sign of life, so that a host tells a board that measures from one that is gone.
@@ -186,7 +295,7 @@ class WorkerSession:
                 conditions = self._local.conditions()
                 done = Done(affinity=conditions.affinity, load_1min=conditions.load_1min)
             case AskedNodes():
-                for members in self._local.executed([graph_of(graph) for graph in request.graphs]):
+                for members in self._local.executed(request.graphs):
                     self._answers.send(ExecutedNodeMembers(members=members))
             case AskedCheck():
                 found = watch(self._device, request.seconds)

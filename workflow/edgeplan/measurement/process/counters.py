@@ -79,7 +79,7 @@ def first_touch_ms(size_bytes: int) -> float:
     """Measure the milliseconds that this process needs to map and touch fresh memory of that size, a page at a time.
 
     It is done twice, and the second time counts: a virtual machine's host has backed the memory by then, as it has when a start
-    begins (`host_memory.back_memory`).
+    begins (`prepare_machine.back_memory`).
     """
     if size_bytes < mmap.PAGESIZE:
         return 0.0

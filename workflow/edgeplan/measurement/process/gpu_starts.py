@@ -23,8 +23,8 @@ from edgeplan.gpu_start.session import GpuSession, host_processors, open_gpu, wi
 from edgeplan.measurement.process import page_cache
 from edgeplan.runtime.folder import GPU_START, PlanFolder, read_folder
 from edgeplan.runtime.gpu_program import GpuProgram
-from edgeplan.support.answers import take_stdout
 from edgeplan.support.machine import fingerprint
+from edgeplan.support.own_process import take_stdout
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.workers import work_apart
 

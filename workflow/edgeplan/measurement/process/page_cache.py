@@ -1,12 +1,19 @@
-"""Manages the page cache of Linux file by file: evict, fill, look, and time the disk behind it."""
+"""Manages the page cache of Linux file by file: evict, fill, look, and time the disk behind it, whose read-ahead is set.
+
+Read-ahead belongs to a disk, not to a process (`read_ahead_kb`), and is put back even where this process is killed: a guard is
+started before it is changed, a process of its own that waits for the end of a pipe which this one holds.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -103,3 +110,57 @@ def _resident_pages(path: Path) -> tuple[int, int]:
             next_step="measure on Linux, with the models on a local file system",
         )
     return int((np.frombuffer(bytes(vector), np.uint8) & 1).sum(dtype=np.int64)), pages
+
+
+_DISKS = Path("/sys/class/bdi")
+#: Waits for the end of its input, then writes what it was given to a file: the path and the text are its arguments.
+_GUARD = "import sys\nsys.stdin.read()\nopen(sys.argv[1], 'w').write(sys.argv[2])\n"
+
+
+class FixedReadAheadError(Exception):
+    """The system lets nobody here change how much it reads ahead; the message says why."""
+
+
+def read_ahead_file(path: Path) -> Path:
+    """Name the file of the system that holds how much is read ahead on the disk of a path."""
+    device = path.stat().st_dev
+    return _DISKS / f"{os.major(device)}:{os.minor(device)}" / "read_ahead_kb"
+
+
+def read_ahead_kb(path: Path) -> int | None:
+    """Return how many KiB the system reads ahead on the disk of a path; None where it does not say."""
+    try:
+        return int(read_ahead_file(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def reading_ahead(path: Path, kilobytes: int) -> Iterator[None]:
+    """Have the system read so many KiB ahead on the disk of a path while the block runs."""
+    file = read_ahead_file(path)
+    try:
+        before = file.read_text().strip()
+        if not os.access(file, os.W_OK):
+            raise FixedReadAheadError(f"{file} cannot be written by this user")
+    except OSError as error:
+        raise FixedReadAheadError(f"{file}: {error.strerror}") from error
+    with _guard(file, before):
+        try:
+            file.write_text(str(kilobytes))
+        except OSError as error:
+            raise FixedReadAheadError(f"{file} cannot be written: {error.strerror}") from error
+        yield
+
+
+@contextlib.contextmanager
+def _guard(file: Path, before: str) -> Iterator[None]:
+    """A process that outlives this one for a moment, in a session of its own so that no signal for this one reaches it."""
+    command = [sys.executable, "-I", "-S", "-c", _GUARD, str(file), before]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:  # noqa: S603  our own interpreter
+        try:
+            yield
+        finally:
+            assert process.stdin is not None  # noqa: S101  it is piped
+            process.stdin.close()
+            process.wait()

@@ -19,9 +19,8 @@ from typing import Any
 
 from edgeplan.runtime.installed import installed_libraries
 from edgeplan.runtime.streaming.measured import MeasuredStream, ready
-from edgeplan.support.answers import take_stdout
-from edgeplan.support.digests import sha256
-from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
+from edgeplan.support.lazy import sha256
+from edgeplan.support.own_process import page_tables, reset_peak, resident, take_stdout, wait_at
 
 _SMALL_BYTES = 1 << 20
 #: Inferences until all code has run once: the first one runs step by step, the second one as all that follow.
@@ -171,7 +170,7 @@ def _major_faults() -> int:
 
 def _code_files() -> Iterator[str]:
     """Yield the files whose code this process has mapped."""
-    with open("/proc/self/maps") as file:  # noqa: PTH123  as `memory_counters`
+    with open("/proc/self/maps") as file:  # noqa: PTH123  as `own_process`
         for line in file:
             _, access, _, _, _, *path = line.rstrip("\n").split(None, 5)
             if path and "x" in access and path[0].startswith("/") and Path(path[0]).is_file():

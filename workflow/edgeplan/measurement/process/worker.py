@@ -21,14 +21,14 @@ from pydantic import Field, TypeAdapter
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.description import UnsupportedError, imported
 from edgeplan.engines.registry import setting, version_of
-from edgeplan.measurement.preemption import Preemption
-from edgeplan.measurement.process import host_memory, page_cache
+from edgeplan.measurement.others import Preemption
+from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
-from edgeplan.measurement.process.prepare_machine import prepare_machine
+from edgeplan.measurement.process.prepare_machine import map_code, prepare_machine
 from edgeplan.measurement.process.program import Program
 from edgeplan.support import lifeline
-from edgeplan.support.answers import take_stdout
+from edgeplan.support.own_process import take_stdout
 from edgeplan.support.subprocesses import ending
 from edgeplan.support.workers import ColdRunError
 
@@ -64,7 +64,7 @@ def _done(job: Job) -> PrepareResult | RunResult | OnceResult:
         return prepare(job)
     if isinstance(job, RunJob):
         return run(job)
-    from edgeplan.measurement.process.first_execution import first_execution_ms  # noqa: PLC0415  other workers need none of it
+    from edgeplan.measurement.process.record_bench import first_execution_ms  # noqa: PLC0415  other workers need none of it
 
     return OnceResult(time_ms=first_execution_ms(job.program, job.cache, job.record))
 
@@ -72,7 +72,6 @@ def _done(job: Job) -> PrepareResult | RunResult | OnceResult:
 def _serve(real_stdout: int) -> None:
     """Do each job in a child; end where one fails, which has said why."""
     from edgeplan.engines.onednn import cold  # noqa: F401, PLC0415  before the first fork
-    from edgeplan.measurement.process import first_execution  # noqa: F401, PLC0415  likewise
 
     gc.collect()
     gc.freeze()  # what is shared with the children is not looked through, which would copy it
@@ -130,7 +129,7 @@ def run(job: RunJob) -> RunResult:
     native.library()
     (_, library), cores = open_library(), tuple(sorted(os.sched_getaffinity(0)))
     inputs, how = random_inputs(job.inputs, job.seed, job.types, job.below), setting(job.setting).options["how"]
-    host_memory.map_code()
+    map_code()
     gc.collect()  # to go through all that was imported takes longer than some cold starts
     gc.freeze()
     prepare_machine(files, job.cpus or cores, evicted=job.state == "evicted", usual_us=job.usual_us)

@@ -28,7 +28,7 @@ from edgeplan.planning.layout.greedy import FirstFit
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, around, best, enough_bytes
 from edgeplan.planning.memory.workload import Placement, Reader, Workload, placement, simulated, stalls_ms
-from edgeplan.support.native_arrays import array, when_needed
+from edgeplan.support.numerics import array, when_needed
 
 _WORK = 400_000  # steps that are placed and simulated by one search: a few seconds
 _MOST_TRIES = 1000  # of small models

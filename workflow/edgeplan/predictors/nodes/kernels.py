@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgeplan.predictors.nodes.features import SIZES, SPILLED, Floats, Integers, Table, logs, terms
 from edgeplan.predictors.trees import Forest
 from edgeplan.support.lazy import lazily
-from edgeplan.support.rounding import nine_digits_each
+from edgeplan.support.numerics import nine_digits_each
 
 optimize = lazily("scipy.optimize")  # training alone needs it
 walking = lazily("edgeplan.predictors.walking")  # many rows alone need it

@@ -18,7 +18,7 @@ from edgeplan.predictors.nodes.kernels import Kernels, KindModel, Process, seen_
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble
 from edgeplan.support.lazy import lazily
-from edgeplan.support.rounding import nine_digits, nine_digits_each
+from edgeplan.support.numerics import nine_digits, nine_digits_each
 
 optimize, lightgbm, optuna = lazily("scipy.optimize"), lazily("lightgbm"), lazily("optuna")
 

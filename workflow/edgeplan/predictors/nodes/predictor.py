@@ -16,7 +16,7 @@ from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.predictors.nodes.features import Floats, Integers, Table, spill
 from edgeplan.predictors.nodes.kernels import Kernels
 from edgeplan.support.lazy import lazily
-from edgeplan.support.rounding import nine_digits
+from edgeplan.support.numerics import nine_digits
 
 optimize = lazily("scipy.optimize")  # training alone needs it
 

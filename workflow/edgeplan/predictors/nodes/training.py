@@ -13,7 +13,7 @@ from edgeplan.predictors.nodes.kernels import Kernels
 from edgeplan.predictors.nodes.learner import Samples, Tuned, learn, out_of_fold, time_of, with_stretch
 from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust, common_share, conformal, guess_bound
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.support.rounding import nine_digits
+from edgeplan.support.numerics import nine_digits
 
 _STRETCH_ROWS = 20.0  # rows that a factor of 1 on deviations counts as
 _STRETCH_BOUNDS = (0.5, 4.0)

@@ -11,8 +11,8 @@ from pathlib import Path
 from edgeplan.engines.registry import owner, setting_protocol, version_of
 from edgeplan.errors import FormatError
 from edgeplan.graph.model_file import model_files
-from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import PrepareJob, PrepareResult, RunJob
+from edgeplan.measurement.process.starts import prepare_offline, run_cold
 from edgeplan.support.files import files_sha256, read_json, write_text
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.sources import PACKAGE, digest

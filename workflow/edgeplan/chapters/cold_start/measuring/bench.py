@@ -26,9 +26,9 @@ from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, Cold
 from edgeplan.chapters.cold_start.measuring.planning import VARIANTS
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun, PlannedRun, measure
 from edgeplan.chapters.cold_start.settings import ColdStartSettings
-from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.job import PrepareResult, State
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.support.files import state_folder
 from edgeplan.support.store import Journal
 

@@ -19,10 +19,10 @@ from edgeplan.chapters.cold_start.settings import ColdStartSettings
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.budget import TimeBudget
-from edgeplan.measurement.process.clock import EXPONENTS
+from edgeplan.measurement.process.interference import EXPONENTS
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.measurement.process.prepared_plan import prepared
+from edgeplan.measurement.process.starts import prepared
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.document import Plan, Target, plan_of, plan_text
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk, Profile
@@ -38,11 +38,11 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.support.files import stamp as file_stamp
 from edgeplan.support.files import write_text
+from edgeplan.support.frames import TableStore
 from edgeplan.support.sources import digest, imported
-from edgeplan.support.stamps import stamp as file_stamp
 from edgeplan.support.store import Protocol, key_of
-from edgeplan.support.table_store import TableStore
 
 if TYPE_CHECKING:
     from edgeplan.measurement.references import ReferenceTimes

@@ -18,17 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.cold_start.measuring.artefacts import OVER, ArtefactStore, ColdModel, protocol_of
 from edgeplan.engines.registry import SETTINGS, setting
-from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import page_cache
-from edgeplan.measurement.process.clock import LOOK_RUNS
-from edgeplan.measurement.process.interference import Interference
+from edgeplan.measurement.process.interference import LOOK_RUNS, Interference
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareResult, RunJob, RunResult, State
-from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, ObservedStart, start_cold
-from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
+from edgeplan.measurement.process.starts import ATTEMPTS, ObservedStart, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.support.cpus import pinned
-from edgeplan.support.machine import fingerprint
+from edgeplan.support.machine import NOT_RECORDED, fingerprint, source_commit
 from edgeplan.support.store import Journal, key_of
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 from edgeplan.support.workers import ColdRunError

@@ -12,7 +12,7 @@ from ctypes import POINTER, c_double, c_int, c_int64, c_void_p
 import numpy as np
 
 from edgeplan.planning.machine import Floats, Ints
-from edgeplan.support.native_arrays import array, when_needed
+from edgeplan.support.numerics import array, when_needed
 
 
 class SearchTimes(ctypes.Structure):

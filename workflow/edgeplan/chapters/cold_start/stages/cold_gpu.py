@@ -26,20 +26,19 @@ from edgeplan.gpu_start.session import STAGES, open_gpu, without_driver_caches
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import Others, others_share, watched, worth_again
-from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.gpu_starts import GpuStartJob, start_gpu
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob, RunJob
 from edgeplan.measurement.process.page_cache import read_bandwidth_mb_per_s
+from edgeplan.measurement.process.starts import prepare_offline, run_cold
 from edgeplan.planning.optimal import Search
 from edgeplan.progress import in_line
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.gpu_program import CODE_NAME, DeviceSpec, GpuProgram
 from edgeplan.support.files import write_json
-from edgeplan.support.frames import read_document, write_parquet
+from edgeplan.support.frames import read_document, table_store, write_parquet
 from edgeplan.support.machine import environment, fingerprint
 from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
-from edgeplan.support.table_store import table_store
 from edgeplan.support.tensors import relative_error
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 

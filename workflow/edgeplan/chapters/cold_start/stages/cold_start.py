@@ -23,9 +23,9 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
 from edgeplan.runtime.dnnl import Dnnl
@@ -35,10 +35,9 @@ from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.files import write_json
-from edgeplan.support.frames import write_parquet
+from edgeplan.support.frames import TableStore, table_store, write_parquet
 from edgeplan.support.machine import environment
 from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
-from edgeplan.support.table_store import TableStore, table_store
 from edgeplan.support.tensors import read_outputs, relative_error
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 

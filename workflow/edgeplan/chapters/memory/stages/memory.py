@@ -33,10 +33,9 @@ from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
 from edgeplan.progress import spending
 from edgeplan.support.files import write_json
-from edgeplan.support.frames import write_parquet
+from edgeplan.support.frames import TableStore, table_store, write_parquet
 from edgeplan.support.machine import environment
 from edgeplan.support.store import STORED_ROWS_ONLY, Protocol, key_of, nothing_stored, stored_rows_only
-from edgeplan.support.table_store import TableStore, table_store
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ import numpy as np
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.opening import open_plan
-from edgeplan.support.answers import take_stdout
+from edgeplan.support.own_process import take_stdout
 
 if TYPE_CHECKING:
     from edgeplan.runtime.partitioned.session import PairSession

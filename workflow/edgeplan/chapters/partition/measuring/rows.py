@@ -17,8 +17,8 @@ import pandas as pd
 
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
 from edgeplan.measurement.others import DISTURBED, Others, worth_again
+from edgeplan.support.frames import table_store
 from edgeplan.support.store import Protocol, key_of, stored_rows_only
-from edgeplan.support.table_store import table_store
 
 log = logging.getLogger(__name__)
 #: Since 2 anchors in chains say how fast the machine was, and plans of EOP's models run in turn, one inference of each.

@@ -24,9 +24,9 @@ from edgeplan.chapters.partition.names import PLANNED, SIDES, SLOWER
 from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import EdgeplanError
-from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
+from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.progress import in_line
 from edgeplan.support.files import write_json

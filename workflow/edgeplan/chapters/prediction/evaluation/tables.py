@@ -23,7 +23,7 @@ from edgeplan.predictors.nodes.features import SIZES
 from edgeplan.reporting.chapter_report import NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.metrics import FloatArray, accuracy, by_group, relative_error, within
 from edgeplan.reporting.page import flat_environment
-from edgeplan.support.rounding import nine_digits_each
+from edgeplan.support.numerics import nine_digits_each
 
 #: Parts of the measuring time that serve a comparison or a check, not the predictors.
 NOT_BEHIND_PREDICTORS = frozenset({HELD_OUT, SWEEP, CONV_CHECK, RANDOM})

@@ -20,10 +20,9 @@ from edgeplan.engines.registry import engine_class, engine_protocol
 from edgeplan.graph.fusion_rules import FusionRules, Provenance, Rule, read_rules
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.measurer import Measurer, NodeMembers
-from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.measurement.records import Measurement, Measurer, NodeMembers, Subject, graph_digest
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
-from edgeplan.support.rounding import nine_digits
+from edgeplan.support.numerics import nine_digits
 from edgeplan.workspace import shipped_rules
 
 _SAME_VERSION, _OTHER_VERSION = 2.0, 1.0  # of the confidence that settings ask for

@@ -34,7 +34,7 @@ from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_parquet, write_parquet
-from edgeplan.support.rounding import nine_digits
+from edgeplan.support.numerics import nine_digits
 from edgeplan.support.store import stored_rows_only
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Reads the resident memory of this process by kind. Imports nothing heavy: what it says is not changed by asking."""
+"""What a process tells of itself: answers, and its memory. Imports nothing heavy: what it says is not changed by asking."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import time
 
 _KIB = 1024
 _WANTED = {"VmRSS": "rss", "VmHWM": "peak", "RssAnon": "anonymous", "RssFile": "file", "RssShmem": "shared"}
+
+
+def take_stdout() -> int:
+    """Return a descriptor of the standard output for answers alone: whatever else is printed goes to the error output."""
+    own = os.dup(1)
+    os.dup2(2, 1)
+    return own
 
 
 def resident() -> dict[str, int]:
