@@ -41,7 +41,13 @@ class TestMirroredDouble(ProcessorContract):
 
 
 class DispatchingContract(ProcessorContract):
-    """What cold starts ask of processors that run this package's own kernels."""
+    """What cold starts ask of processors that run this package's own kernels; skipped where the device is not there."""
+
+    def make(self) -> Processor:
+        try:
+            return super().make()
+        except DeviceError as error:
+            pytest.skip(error.what)
 
     def test_uploads_of_several_threads_are_each_there(self, processor: DispatchingProcessor) -> None:
         """Threads of a cold start upload weights side by side: each address is its own, and what lies there has come."""
@@ -62,12 +68,6 @@ class TestOpencl(DispatchingContract):
     cores = tuple(sorted(os.sched_getaffinity(0))[-1:])
     profiling = True
 
-    def make(self) -> Processor:
-        try:
-            return super().make()
-        except DeviceError as error:
-            pytest.skip(error.what)
-
 
 class TestMirroredOpencl(TestOpencl):
     """The device has its own copy of the memory."""
@@ -79,12 +79,6 @@ class TestCuda(DispatchingContract):
     """The first NVIDIA GPU, whole."""
 
     name = "cuda"
-
-    def make(self) -> Processor:
-        try:
-            return super().make()
-        except DeviceError as error:
-            pytest.skip(error.what)
 
 
 class TestTimedCuda(TestCuda):

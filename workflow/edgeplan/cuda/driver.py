@@ -37,11 +37,7 @@ _AGAIN = "run again; if it stays so, look for the GPU in nvidia-smi and in the s
 
 
 class Driver:
-    """The driver calls functions by their names, and raises what they report.
-
-    Args:
-        name: of the GPU, for messages.
-    """
+    """The driver calls functions by their names, and raises what they report."""
 
     def __init__(self, name: str = "the CUDA driver") -> None:
         self.name = name
@@ -180,10 +176,10 @@ def merged_name(kernel: str, number: int) -> str:
 class Modules:
     """Modules hold the kernels of one context, compiled at most once on a machine.
 
+    The context is current; code that a driver of another identity was given is not loaded.
+
     Attributes:
         codes: machine code of the sources that `load` and `compile` were given.
-
-    The context is current; code that a driver of another identity was given is not loaded.
     """
 
     def __init__(self, driver: Driver, architecture: str, identity: str) -> None:

@@ -67,11 +67,8 @@ def _varied() -> Graph:
 class ProcessorContract:
     """A contract holds a processor to its interface.
 
-    Attributes:
-        name: name of the engine that it is of.
-        options: options of a device file.
-        cores: cores of a pair file.
-        profiling: whether it is to note times.
+    Name is that of the engine that it is of, options are of a device file, cores of a pair file; `profiling`: it is to note
+    times.
     """
 
     name: ClassVar[str]

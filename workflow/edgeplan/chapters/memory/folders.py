@@ -33,11 +33,8 @@ from edgeplan.support.machine import fingerprint
 class ModelCut:
     """A cut of a model bounds the weights of a step, and names the steps that run in bands.
 
-    Attributes:
-        limit: the most bytes of weights of a part of a step.
-        regions: steps that run in bands of rows.
-        arena: bytes that a few parts of each step have to fit in beside its tensors, so that one is
-            loaded while another is used: steps are cut finer for it; 0: none is.
+    Bytes of an arena (`arena`) are those that a few parts of each step have to fit in beside its tensors, so that one is loaded
+    while another is used: steps are cut finer for it; 0: none is.
     """
 
     limit: int

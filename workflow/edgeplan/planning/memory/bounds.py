@@ -55,11 +55,7 @@ def period_ms(workload: Workload, reader: Reader, budget: int, stride: int = 1) 
     all weights are used once, and what is in memory at first is bounded as in one inference; so the
     bound of any i holds. O(steps^2 / stride), all i side by side.
 
-    Args:
-        workload: the steps.
-        reader: what weights are read with.
-        budget: bytes for tensors and weights.
-        stride: of the steps that are counted from; all bounds hold, the largest over all of them is the tightest.
+    Only each `stride`-th step is counted from: all of these bounds hold, the largest over all steps is the tightest.
     """
     if budget < least_bytes(workload):
         return math.inf

@@ -22,13 +22,7 @@ _FLOAT_BYTES = 4
 
 
 class BoundCalls:
-    """The calls of a program's steps, made and run by one thread.
-
-    Args:
-        dnnl: the library.
-        program: its kernels are made here.
-        stream: of the thread.
-        steps: those that are run here, in order; None: all. Others run elsewhere.
+    """The calls of a program's steps, made and run by one thread; some steps may run elsewhere.
 
     Attributes:
         loop: over the steps that are run here.

@@ -64,13 +64,8 @@ _WHOLE_VALUES = MappingProxyType({
 def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path, runs: Path, environment_path: Path) -> None:
     """Measure what the rows lack, part by part, and write all of it; a part that was measured is kept whatever comes after.
 
-    Args:
-        params: params.yaml.
-        device: the device file.
-        rows: rows of earlier runs.
-        work: models and plans; may be deleted.
-        runs: where the table of this stage goes.
-        environment_path: where the state of the machine goes.
+    What lies in `work`, models and plans, may be deleted; the table of this stage goes to `runs`, the state of the machine to
+    `environment_path`.
     """
     settings = params.memory
     kept, again = table_store(rows, *EARLIER_COLUMNS, _WHEN, later=LATER_COLUMNS), _kept_again(rows)
