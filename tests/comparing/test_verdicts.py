@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.comparing.against import judged, with_kept
+from edgeplan.comparing.api import judged, with_kept
 from edgeplan.comparing.bench import queued_ms
 from edgeplan.comparing.chart import write_chart
 from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, read, share_of

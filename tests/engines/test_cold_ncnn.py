@@ -14,11 +14,11 @@ import pytest
 from edgeplan.engines.description import UnsupportedError
 from edgeplan.engines.ncnn import convert as ncnn_convert
 from edgeplan.engines.ncnn.cold import converted
+from edgeplan.engines.program import Program
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob, RunJob
-from edgeplan.measurement.process.program import Program
 from edgeplan.measurement.process.starts import prepare_offline, run_cold
 from edgeplan.support.tensors import relative_error
 

@@ -10,11 +10,11 @@ import onnxruntime as ort
 import pytest
 
 from edgeplan.engines.description import UnsupportedError
+from edgeplan.engines.program import Program
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.inputs import random_inputs
-from edgeplan.measurement.process.program import Program
 from edgeplan.support.tensors import relative_error
 
 litert = pytest.importorskip("edgeplan.engines.litert.cold")

@@ -17,10 +17,10 @@ from depth import MANY
 from edgeplan.engines.base import Engine, EngineSettings
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeOnGpu, _CudaSession
+from edgeplan.engines.program import words_of
 from edgeplan.engines.registry import version_of
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.process.program import words_of
 from edgeplan.measurement.references import References
 from edgeplan.testing.engines import EngineContract, everything, outputs_of, reference_outputs, require_close
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.evaluation.checked_page import CheckedEvidence
 from edgeplan.chapters.partition.evaluation.tables import PartitionEvidence
 from edgeplan.chapters.partition.layers import KINDS
@@ -25,7 +25,7 @@ ABOUT = {
     "fingerprint": "machine",
     "versions": ("1", "2"),
     "handshake_us": {"polling": 2.0, "events": 30.0},
-    "anchors_us": {"cpu": (100.0,) * len(sampling.ANCHORS), "gpu": (200.0,) * len(sampling.ANCHORS)},
+    "anchors_us": {"cpu": (100.0,) * len(drawing.ANCHORS), "gpu": (200.0,) * len(drawing.ANCHORS)},
 }
 
 
@@ -33,7 +33,7 @@ def samples(count: int = 60, seed: int = 3) -> pd.DataFrame:
     """Layers whose time on the GPU follows the padded work of their dispatch, on the CPU the plain work; and other steps."""
     rows: list[dict[str, Any]] = []
     for kind in KINDS:
-        layers = sampling.sampled(kind, count, (1e5, 1e9), seed)
+        layers = drawing.sampled(kind, count, (1e5, 1e9), seed)
         names, matrix = augmented(layers, DISPATCHER)
         for layer, name, row in zip(layers, names, matrix[:, -len(DISPATCH) :], strict=True):
             features = dict(zip(DISPATCH, row.tolist(), strict=True))

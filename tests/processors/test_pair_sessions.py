@@ -25,9 +25,8 @@ from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.program import Partitioned, Split, partition
-from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, synchronisation_of
+from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, handshake, synchronisation_of
 from edgeplan.runtime.processor import Processor, Sharing
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.ranges import why_not_split

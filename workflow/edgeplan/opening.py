@@ -83,10 +83,10 @@ def _open_native(folder: str, processors: Sequence[int], continuous: bool | None
 
 
 def _open_here(plan: Path | str | PlanFolder) -> Session:
-    """Open a plan of a pair or of a GPU, which Python runs, or say what is wrong."""
+    """Open a plan of a pair, of a GPU or of a stock engine, which Python runs, or say what is wrong."""
     from pathlib import Path
 
-    from edgeplan.runtime.folder import GPU_START, PARTITION, PlanFolder, plan_again, read_folder
+    from edgeplan.runtime.folder import ENGINE, GPU_START, PARTITION, PlanFolder, plan_again, read_folder
 
     found = plan if isinstance(plan, PlanFolder) else read_folder(Path(plan))
     if found.kind == GPU_START:
@@ -97,5 +97,9 @@ def _open_here(plan: Path | str | PlanFolder) -> Session:
         from edgeplan.engines.pair import open_pair
 
         return open_pair(found)
+    if found.kind == ENGINE:
+        from edgeplan.engines.serving import EngineSession
+
+        return EngineSession(found)
     what = f"the plan is damaged: {_PROGRAM_NAME} is missing"
     raise FormatError(what, where=str(found.path), next_step=plan_again(found.kind))

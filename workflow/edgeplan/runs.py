@@ -21,7 +21,7 @@ from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InfeasibleError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of
 from edgeplan.opening import open_plan
-from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, PARTITION, PlanFolder, read_folder
+from edgeplan.runtime.folder import COLD_START, ENGINE, GPU_START, MEMORY, PARTITION, PlanFolder, read_folder
 from edgeplan.runtime.native_session import NativeSession
 from edgeplan.runtime.streaming.schedules import F32, HALVES_TOLERANCE, stored_as
 from edgeplan.support.own_process import resident
@@ -127,6 +127,7 @@ def run_budgets(
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from edgeplan.engines.serving import EngineSession
     from edgeplan.gpu_start.session import GpuSession
     from edgeplan.handover import HandoverSession
     from edgeplan.runtime.native_session import NativeSession
@@ -303,7 +304,7 @@ def run(
         elif found.kind == MEMORY:
             made, first = _run_budgets(cast("NativeSession", session), values, repeat, sizes)
         else:
-            made, first = _run_pair(cast("PairSession", session), values, repeat)
+            made, first = _run_pair(cast("PairSession | EngineSession", session), values, repeat)
         made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
         if source is not None:  # behind the run, whose time it would change
             made["difference"], made["tolerance"] = reference_apart(source, values, (first, made["outputs"]))
@@ -319,6 +320,7 @@ def _require_fitting(kind: str, *, repeat: int, cold: bool, evicted: bool, budge
         ParamsError: names the argument.
     """
     names = {COLD_START: "a cold start", GPU_START: "a cold start on a GPU", MEMORY: "memory", PARTITION: "a pair"}
+    names[ENGINE] = "a stock engine"
     if kind not in (COLD_START, GPU_START) and (cold or evicted):
         what = f"a plan of {names[kind]} has no cold starts"
         raise ParamsError(what, where="--cold, --evicted", next_step="leave the option out")
@@ -412,16 +414,13 @@ def _run_budgets(
     return {"outputs": outputs, "warm_ms": warm, "phases": tuple(phases)}, outputs
 
 
-def _run_pair(session: PairSession, values: Mapping[str, Array], repeat: int) -> tuple[dict[str, Any], Mapping[str, Array]]:
-    """Run the inferences of a pair; return what `Run` holds of them, and the last outputs."""
-    times = []
-    for _ in range(repeat):
-        session.bind(values)
-        began = time.perf_counter()
-        session.execute()
-        times.append((time.perf_counter() - began) * 1e3)
+def _run_pair(
+    session: PairSession | EngineSession, values: Mapping[str, Array], repeat: int
+) -> tuple[dict[str, Any], Mapping[str, Array]]:
+    """Run the inferences of a pair or of a stock engine; return what `Run` holds of them, and the last outputs."""
+    times = [session.inference_ms(values) for _ in range(repeat)]
     outputs = session.outputs()
-    return {"outputs": outputs, "warm_ms": tuple(times), "winograd": session.winograd}, outputs
+    return {"outputs": outputs, "warm_ms": tuple(times), "winograd": getattr(session, "winograd", False)}, outputs
 
 
 def _spans_of_pair(plan: PlanFolder, values: Mapping[str, Array]) -> tuple[tuple[float, float, float], ...]:

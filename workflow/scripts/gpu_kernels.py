@@ -31,8 +31,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.handshake import handshake
-from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.partitioned.session import Synchronisation, handshake
 from edgeplan.runtime.program import default_program
 from edgeplan.terminal import say
 from edgeplan.workloads.registry import WORKLOADS

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import onnxruntime as ort
 import pandas as pd
 import pytest
 import yaml
@@ -49,21 +50,23 @@ from edgeplan.chapters.partition.stages.partition_checked import measure_checked
 from edgeplan.cli import app
 from edgeplan.cuda.driver import Driver
 from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import DeviceError, EdgeplanError, ModelError
+from edgeplan.engines.serving import EngineSession
+from edgeplan.errors import DeviceError, EdgeplanError, FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opening import open_plan
 from edgeplan.planning.partition.costs import SPLIT
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
-from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.folder import ENGINE, read_folder
 from edgeplan.runtime.layouts import size_bytes
-from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
+from edgeplan.runtime.partitioned.build import PairCheck, PairPrediction, PairSchedule
 from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.partitioned.sections import Extent
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.support.machine import machine_kind
 from edgeplan.support.store import STORED_ROWS_ONLY
+from edgeplan.support.tensors import relative_error
 
 ROOT = Path(__file__).parents[3]
 _CORES = sorted(os.sched_getaffinity(0))[:2]
@@ -250,16 +253,20 @@ def test_a_plan_without_predictors_is_swept_checked_and_run(workspace: Path, pai
     assert done.exit_code == 0, done.output
     assert "this is the plan" in done.output
     folder = read_folder(workspace / "plan")
-    check = folder.predicted(PairPrediction).check
+    by_engine = folder.kind == ENGINE
+    check = folder.predicted(PairCheck) if by_engine else folder.predicted(PairPrediction).check
     assert check is not None
-    assert {"cpu, all cores (nhwc)", "cpu, all cores (blocked16)", "cpu", "gpu"} <= set(check.median_ms) | set(check.left_out)
+    own, stock = ("cpu, all cores (nhwc)", "cpu, all cores (blocked16)", "cpu", "gpu"), ("onnxruntime", "openvino")
+    assert {*own, *stock} <= set(check.median_ms) | set(check.left_out)
     assert check.median_ms[check.way] == min(check.median_ms.values()), "the fastest is the plan"
     assert check.low <= check.margin <= check.high or check.turns < 15
-    alone = len(folder.scheduled(PairSchedule).processors) == 1
-    assert alone == check.way.startswith("cpu")
+    assert by_engine == (check.way in stock)
     found = run(workspace / "plan", repeat=2, check=True)
     assert found.difference is not None
     assert found.difference <= 1e-4
+    if by_engine:
+        return
+    assert (len(folder.scheduled(PairSchedule).processors) == 1) == check.way.startswith("cpu")
     assert len(found.spans_ms) == len(folder.scheduled(PairSchedule).plan["steps"])
 
 
@@ -340,8 +347,8 @@ def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path:
         stores = {name: PartitionRows(tmp_path, [name], CHECKED, partition_checked.PROTOCOL) for name in ("here", "there")}
         stage = partition_checked._Run(pair, params, stores, tmp_path / "work")
         for where, name, protocol, slow in (
-            ("there", "resnet18", "partition-checked/5", 1.1),
-            ("here", "vgg16", "partition-checked/5", 1.1),
+            ("there", "resnet18", partition_checked.PROTOCOL.name, 1.1),
+            ("here", "vgg16", partition_checked.PROTOCOL.name, 1.1),
             ("here", "alexnet", "partition-checked/2", 0.9),
             ("here", "mobilenetv2", "partition-checked/2", 1.1),
         ):
@@ -408,9 +415,10 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
         assert found.difference is not None, name
         assert found.difference <= 1e-4, name
         with open_plan(folder) as session:
-            assert isinstance(session, PairSession)
+            assert isinstance(session, EngineSession if ways[name].engine else PairSession)
             session.run(dict(planning.subject.inputs))
-            assert (session.times[np.array(session.placed.lanes) == 1] == -1).all(), "the GPU notes no times"
+            if isinstance(session, PairSession):
+                assert (session.times[np.array(session.placed.lanes) == 1] == -1).all(), "the GPU notes no times"
     (folders["cpu"] / "weights.bin").write_bytes(bytes((folders["cpu"] / "weights.bin").stat().st_size))
     with OpenedPlan(folders["cpu"]) as damaged, pytest.raises(EdgeplanError, match="weights are damaged"):
         damaged.wait()
@@ -418,8 +426,42 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
     assert "weights are damaged" in check.left_out["cpu"]
     assert "cpu" not in check.median_ms
     assert check.way in check.median_ms
-    assert len(steps_ms) == len(planning.subject.lowered.steps)
+    assert len(steps_ms) == (0 if ways[check.way].engine else len(planning.subject.lowered.steps))
     assert not any(folder.exists() for folder in folders.values())
+
+
+@needs_a_pair
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_a_plan_that_a_stock_engine_answers_is_a_folder_like_any_other(
+    pair: Opened, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    planning, folder = CheckedPlanning(pair.pair, subject_of("small", model, 0), CheckLimits()), tmp_path / "plan"
+    write_folder(planning.ways(pair, planning.planned(pair))[engine], pair, folder)
+    reference = ort.InferenceSession(str(model))
+    with open_plan(folder) as session:
+        for seed in (1, 2):
+            values = {name: value + seed for name, value in planning.subject.inputs.items()}
+            own, expected = session.run(values), reference.run(None, values)
+            assert relative_error([*own.values()], expected) <= 1e-4, "it takes what it is given, not what was drawn once"
+    with pytest.raises(DeviceError, match="the session was closed"):
+        session.run(values)
+    done = CliRunner().invoke(app, ["run", str(folder), "--repeat", "3", "--check"], catch_exceptions=False)
+    assert f"small.onnx: by {engine} " in done.output
+    assert "median" in done.output
+    monkeypatch.setattr("edgeplan.engines.serving.version_of", lambda _: "0.0")
+    with pytest.raises(FormatError, match=r"library is 0\.0"):
+        open_plan(folder)
+    monkeypatch.setattr("edgeplan.engines.serving.version_of", lambda _: "")
+    with pytest.raises(DeviceError, match="not installed") as caught:
+        open_plan(folder)
+    assert "pip install" in caught.value.next_step
+    model.rename(tmp_path / "elsewhere.onnx")
+    try:
+        monkeypatch.undo()
+        with pytest.raises(ModelError, match=r"small\.onnx' that was planned is not found"):
+            open_plan(folder)
+    finally:
+        (tmp_path / "elsewhere.onnx").rename(model)
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from partition_frames import DISPATCHER, checked_evidence, checked_rows, evidenc
 from partition_models import MODELS, Saved
 from profile_values_of import PROFILES, asked_of
 
-from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
 from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
-from edgeplan.chapters.partition.eop.variants import recurrent
+from edgeplan.chapters.partition.eop.ways import recurrent
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, bars, checked_metrics, findings
 from edgeplan.chapters.partition.evaluation.page import BARS, PARTITION_REPORT, dispatch_features_gain, partition_metrics
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_FIGURES, PARTITION_TABLES
@@ -51,51 +51,51 @@ def learnt() -> Trained:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_are_seeded_different_and_within_bounds(kind: str) -> None:
-    drawn = sampling.sampled(kind, 200, (1e5, 1e9), 7)
+    drawn = drawing.sampled(kind, 200, (1e5, 1e9), 7)
     assert len(set(drawn)) == 200
-    assert sampling.sampled(kind, 50, (1e5, 1e9), 7) == drawn[:50], "more samples go on where fewer end"
-    assert sampling.sampled(kind, 50, (1e5, 1e9), 8) != drawn[:50]
+    assert drawing.sampled(kind, 50, (1e5, 1e9), 7) == drawn[:50], "more samples go on where fewer end"
+    assert drawing.sampled(kind, 50, (1e5, 1e9), 8) != drawn[:50]
     assert all(1e5 <= layer.flops <= 1e9 for layer in drawn)
 
 
 def test_layers_follow_the_rules_of_section_5_3() -> None:
-    convs = sampling.all_layers(CONV, FLOPS, (1, 1, 4, 8))
+    convs = drawing.all_layers(CONV, FLOPS, (1, 1, 4, 8))
     assert len(convs) == 2038, "the paper says 2051"
     assert {layer.window for layer in convs} == {1, 3, 5, 7}
     assert {layer.height for layer in convs} <= {r // 2**s for r in (64, 56, 48, 40) for s in range(4)}
-    linear = sampling.all_layers(LINEAR, FLOPS, (1, 1, 4, 8))
+    linear = drawing.all_layers(LINEAR, FLOPS, (1, 1, 4, 8))
     sizes = {i * 2**j for i in (4, 5, 6) for j in range(2, 10)}
     assert {size for layer in linear for size in (layer.height, layer.inputs, layer.outputs)} <= sizes
     assert all(FLOPS[0] <= layer.flops <= FLOPS[1] for layer in (*convs, *linear))
-    chosen = sampling.layers(CONV, 20, FLOPS, (1, 1, 4, 8), 7)
+    chosen = drawing.layers(CONV, 20, FLOPS, (1, 1, 4, 8), 7)
     assert set(chosen) <= set(convs)
-    assert chosen == sampling.layers(CONV, 20, FLOPS, (1, 1, 4, 8), 7)
+    assert chosen == drawing.layers(CONV, 20, FLOPS, (1, 1, 4, 8), 7)
 
 
 def test_chains_hold_every_layer_once_and_little_enough() -> None:
-    drawn = sampling.sampled(CONV, 60, (1e5, 1e9), 1)
-    chains = list(sampling.chains(drawn, 7, 4e6))
+    drawn = drawing.sampled(CONV, 60, (1e5, 1e9), 1)
+    chains = list(drawing.chains(drawn, 7, 4e6))
     assert tuple(layer for chain in chains for layer in chain) == drawn
     assert all(len(chain) <= 7 for chain in chains)
     assert all(len(chain) == 1 or sum(layer.weight_bytes for layer in chain) <= 4e6 for chain in chains)
 
 
 def test_anchors_are_spread_over_a_chain_that_keeps_its_order() -> None:
-    drawn = sampling.sampled(CONV, 20, (1e5, 1e9), 1)
-    layers, places = sampling.anchored(drawn)
+    drawn = drawing.sampled(CONV, 20, (1e5, 1e9), 1)
+    layers, places = drawing.anchored(drawn)
     assert [layer for layer, place in zip(layers, places, strict=True) if place >= 0] == list(drawn)
     assert [place for place in places if place >= 0] == list(range(20))
     assert {-1 - place: layer for layer, place in zip(layers, places, strict=True) if place < 0} == dict(
-        enumerate(sampling.ANCHORS)
+        enumerate(drawing.ANCHORS)
     )
     gaps = np.diff([k for k, place in enumerate(places) if place < 0])
     assert gaps.min() >= 5, "each tells of another part of the chain"
-    assert sorted(sampling.anchored(drawn[:1])[1]) == [-4, -3, -2, -1, 0]
+    assert sorted(drawing.anchored(drawn[:1])[1]) == [-4, -3, -2, -1, 0]
 
 
 def test_times_are_as_if_the_machine_were_at_its_median_speed() -> None:
     rng = np.random.default_rng(0)
-    anchors = [-1 - k for k in range(len(sampling.ANCHORS))]
+    anchors = [-1 - k for k in range(len(drawing.ANCHORS))]
     plain = pd.DataFrame(
         {"place": [0, 1, *anchors], "cpu_us": [5.0, 7.0, 10, 20, 30, 40], "gpu_us": [9.0, 8.0, 40, 30, 20, 10]}
     )
@@ -129,9 +129,9 @@ def test_the_margin_is_the_error_of_gains(learnt: Trained) -> None:
 
 
 def test_splits_leave_something_for_both() -> None:
-    assert sampling.splits(48, 16) == (16, 32)
-    assert sampling.splits(40, 16) == (16, 32)
-    assert sampling.splits(16, 16) == ()
+    assert drawing.splits(48, 16) == (16, 32)
+    assert drawing.splits(40, 16) == (16, 32)
+    assert drawing.splits(16, 16) == ()
 
 
 def test_a_layer_is_found_again_in_its_step() -> None:
@@ -191,7 +191,7 @@ def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) 
     again = load(tmp_path, PAIR)
     assert again.card == learnt.predictors.card
     for kind in KINDS:
-        layers = sampling.layers(kind, 6, FLOPS, (1, 1, 4, 8), 7)
+        layers = drawing.layers(kind, 6, FLOPS, (1, 1, 4, 8), 7)
         assert np.array_equal(again.us(0, layers), learnt.predictors.us(0, layers))
         for variant in ("ours", PLAIN):
             assert np.array_equal(again.us(1, layers, variant), learnt.predictors.us(1, layers, variant))
@@ -234,8 +234,8 @@ def test_a_choice_is_the_best_of_what_is_predicted_or_a_single_processor(learnt:
     layer = LayerShape.linear(96, 320, outputs)
     found = predicted(learnt.predictors, layer, GRID)
     assert list(found.channels) == sorted(set(found.channels))
-    assert set(found.channels) <= set(sampling.splits(outputs, GRID))
-    assert len(found.channels) == len(sampling.splits(outputs, GRID)) or len(found.channels) >= 16
+    assert set(found.channels) <= set(drawing.splits(outputs, GRID))
+    assert len(found.channels) == len(drawing.splits(outputs, GRID)) or len(found.channels) >= 16
     chosen = choose(found, outputs, 2.0, 0.0)
     whole = min(found.whole_us)
     if chosen in (0, outputs):

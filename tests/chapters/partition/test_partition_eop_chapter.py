@@ -13,12 +13,10 @@ from partition_models import MODELS, Saved, images
 from profile_values_of import PROFILES, asked_of
 
 from edgeplan.chapters.partition.costs import ModelCosts
-from edgeplan.chapters.partition.eop.costs import best_options, measured_costs
-from edgeplan.chapters.partition.eop.operators import SAMPLED, subgraphs_of
+from edgeplan.chapters.partition.eop.operators import SAMPLED, best_options, measured_costs, subgraphs_of
 from edgeplan.chapters.partition.eop.page import BARS, EOP_REPORT, eop_metrics
 from edgeplan.chapters.partition.eop.sweeps import SWEEP, SweptModel, subject_of, swept_layouts
 from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES, EopEvidence
-from edgeplan.chapters.partition.eop.variants import VARIED, variant
 from edgeplan.chapters.partition.eop.ways import (
     ALL_CORES,
     CPU_WAY,
@@ -26,8 +24,10 @@ from edgeplan.chapters.partition.eop.ways import (
     GPU_WAY,
     OURS,
     PREDICTED,
+    VARIED,
     WAYS,
     as_predicted,
+    variant,
     ways,
 )
 from edgeplan.chapters.partition.planned import lowered_workload

@@ -23,16 +23,16 @@ from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 
 from edgeplan import plan_partition
-from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed, write_pool
-from edgeplan.chapters.partition.measuring.models import ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.chapters.partition.stages.partition import ModelJob, measured
 from edgeplan.chapters.profiles import profile
 from edgeplan.cli import app, run_pair
 from edgeplan.devices.pairs import load_pair
@@ -99,7 +99,7 @@ def _settings(**changes: object) -> PartitionSettings:
 
 
 def _frame(settings: PartitionSettings) -> pd.DataFrame:
-    drawn = (sampling.sampled(kind, 6, settings.layer_flops, 1) for kind in (LINEAR, CONV))
+    drawn = (drawing.sampled(kind, 6, settings.layer_flops, 1) for kind in (LINEAR, CONV))
     return pd.DataFrame([asdict(layer) for layers in drawn for layer in layers])
 
 
@@ -123,7 +123,7 @@ def test_samples_are_measured_once_and_found_again(
     settings = _settings(samples=8)
     sampled = samples(PartitionRows(tmp_path, pair.identity), pair, _dispatcher(pair), settings, 5, pool)
     first = sampled.frame
-    assert {side: len(us) for side, us in sampled.anchors_us.items()} == dict.fromkeys(("cpu", "gpu"), len(sampling.ANCHORS))
+    assert {side: len(us) for side, us in sampled.anchors_us.items()} == dict.fromkeys(("cpu", "gpu"), len(drawing.ANCHORS))
     assert first.groupby("kind").size().to_dict() == {"conv": 8, "linear": 8, "other": 1}
     assert (first[["cpu_us", "gpu_us"]] > 0).to_numpy().all()
     assert len(list((tmp_path / "samples").iterdir())) == 1, "few files"
@@ -167,7 +167,7 @@ def test_layers_are_split_in_every_way(
         split = by_way[(by_way["channels"] > 0) & (by_way["channels"] < by_way["outputs"])]
         assert (split["channels"] % settings.grid_step == 0).all()
     drawn = [
-        layer for kind in (LINEAR, CONV) for layer in sampling.layers(kind, 2, settings.layer_flops, settings.conv_divisors, 7)
+        layer for kind in (LINEAR, CONV) for layer in drawing.layers(kind, 2, settings.layer_flops, settings.conv_divisors, 7)
     ]
     assert list(dict.fromkeys(found["name"])) == [layer.name for layer in drawn]
     assert measuring.layers(7)["us"].equals(found["us"]), "found again"

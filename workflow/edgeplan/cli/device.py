@@ -14,8 +14,7 @@ from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.measurement.device_check import check_device, report_lines
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.runtime.partitioned.handshake import handshake
-from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.partitioned.session import Synchronisation, handshake
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
 

@@ -55,7 +55,7 @@ def plan_partition(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan which of two processors runs each operator, whole or split: of a model on a pair, or from costs."""
-    check = None
+    check, engine = None, ""
     if str(costs) not in _FROM:
         if model is not None or pair:
             what = "costs say all that is planned from"
@@ -74,12 +74,14 @@ def plan_partition(
             costs="predicted" if str(costs) == "predicted" else "measured",
             results=results, preparation=given,
         )  # fmt: skip
-        read, made, check = planned.costs.costs, planned.plan, planned.check
+        read, made, check, engine = planned.costs.costs, planned.plan, planned.check, planned.engine
     others = compared(read) if compare else {}
     if as_json:
-        told = {} if check is None else {"check": msgspec.to_builtins(check)}
+        told = {} if check is None else {"check": msgspec.to_builtins(check), "engine": engine}
         say(json.dumps({**document(made), **told, **({"compared_ms": others} if compare else {})}, indent=2))
         return
+    if engine:
+        say(f"{escaped(made.model)}: {engine} answers; the plan for both processors, which is slower:")
     for line in [*summary(made), *check_lines(check), *_compared_lines(others, made.makespan_ms), "", *longest(made)]:
         say(line)
     if output is not None:

@@ -17,7 +17,7 @@ from edgeplan.cli.ending import guarded
 from edgeplan.cli.native_run import become, is_of_memory, require_built
 from edgeplan.cli.times import median, milliseconds
 from edgeplan.errors import InfeasibleError, InputError, ParamsError
-from edgeplan.runtime.folder import COLD_START, GPU_START, read_folder
+from edgeplan.runtime.folder import COLD_START, ENGINE, GPU_START, read_folder
 from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_for
 from edgeplan.support import subprocesses
 from edgeplan.terminal import escaped, say
@@ -189,7 +189,7 @@ def _run_here(folder: Path, given: argparse.Namespace) -> None:
         repeat=given.repeat, budgets=tuple(filter(None, given.budgets.split(","))), device=given.device,
         check=given.check, model=given.model, cold=given.cold, evicted=given.evicted,
     )  # fmt: skip
-    lines = {COLD_START: _cold_lines, GPU_START: _gpu_lines}.get(plan.kind, _pair_lines)
+    lines = {COLD_START: _cold_lines, GPU_START: _gpu_lines, ENGINE: _engine_lines}.get(plan.kind, _pair_lines)
     for line in lines(found):
         say(line)
     if given.output is not None:
@@ -214,6 +214,12 @@ def _pair_lines(found: Run) -> list[str]:
     from edgeplan.cli.run_pair import run_lines  # noqa: PLC0415  each kind loads its own
 
     return run_lines(found)
+
+
+def _engine_lines(found: Run) -> list[str]:
+    from edgeplan.cli.run_pair import engine_lines  # noqa: PLC0415  each kind loads its own
+
+    return [*engine_lines(found), *_times("warm", found.warm_ms)]
 
 
 def _gpu_lines(found: Run) -> list[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from edgeplan.cli.times import median
 from edgeplan.errors import FormatError
-from edgeplan.runtime.folder import PLAN_NAME, PlanFolder, plan_again
-from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
+from edgeplan.runtime.folder import PLAN_NAME, EnginePlan, PlanFolder, plan_again
+from edgeplan.runtime.partitioned.build import PairCheck, PairPrediction, PairSchedule
 from edgeplan.terminal import escaped
 
 if TYPE_CHECKING:
@@ -51,6 +52,15 @@ def run_lines(found: Run) -> list[str]:
     ]
 
 
+def engine_lines(found: Run) -> list[str]:
+    """Show the times of a run by a stock engine, and how to open it."""
+    made, version = found.plan.program_of(EnginePlan), found.plan.made_for.library
+    cores = ", ".join(map(str, made.processors))
+    return [
+        f"{escaped(Path(found.plan.made_for.model).name)}: by {made.setting} {version}, one thread on each of cores {cores}"
+    ]
+
+
 def check_lines(check: PairCheck | None) -> list[str]:
     """Show what executing a plan beside the other ways told; nothing of a plan that was predicted alone."""
     if check is None:
@@ -60,9 +70,6 @@ def check_lines(check: PairCheck | None) -> list[str]:
     margin = f", {check.margin:.2f} times as fast as {check.next_best} (95 %: {check.low:.2f} to {check.high:.2f})"
     lines.append(f"  fastest     {check.way}{margin if check.next_best else ''}: this is the plan")
     lines += [f"  left out    {way}: {escaped(why)}" for way, why in check.left_out.items()]
-    if check.stock is not None:
-        name, ms = check.stock
-        lines.append(f"  beside      {name} on all cores: {ms:.3f} ms, {ms / check.median_ms[check.way]:.2f} times the plan's")
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in check.steps.items())
     return [*lines, f"  checked in  {check.seconds:.1f} s ({parts})"]
 

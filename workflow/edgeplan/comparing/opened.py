@@ -1,4 +1,4 @@
-"""Holds a plan open that edgeplan-run does not run, and is asked by lines, as of `measurement.process.program`."""
+"""Holds a plan open that edgeplan-run does not run, and is asked by lines, as of `engines.program`."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ answers once. Then each group in turn infers for `seconds`, while the others wai
 stdout is what came of it: of each session the ms from exec to its first answer, the ms of later inferences by block, and the
 most bytes that it held; or an `error`.
 
-A session is a `command`, the `processors` that it may use, and whether it takes `lines` (`measurement.process.program` says
+A session is a `command`, the `processors` that it may use, and whether it takes `lines` (`engines.program` says
 which). One that does not says its times as JSON when it ends, as `edgeplan-run --json` does, and is started for one block.
 """
 

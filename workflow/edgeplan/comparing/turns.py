@@ -26,7 +26,7 @@ class Session:
     Attributes:
         command: that starts it.
         processors: their numbers.
-        lines: whether it is asked by lines, as of `measurement.process.program`; else it says its times when it ends.
+        lines: whether it is asked by lines, as of `engines.program`; else it says its times when it ends.
     """
 
     command: tuple[str, ...]

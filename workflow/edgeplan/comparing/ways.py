@@ -17,14 +17,14 @@ from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
 from edgeplan.chapters.cold_start.measuring.planning import on_cores
 from edgeplan.chapters.cold_start.planners.registry import plan, with_warm_kernels
-from edgeplan.chapters.partition.checked.planning import checked_plan
+from edgeplan.chapters.partition.checked.planning import CheckLimits, checked_plan
 from edgeplan.comparing.turns import Session
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import PairFile
+from edgeplan.engines.program import words_of
 from edgeplan.engines.registry import SETTINGS, owner, setting, version_of
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob
-from edgeplan.measurement.process.program import words_of
 from edgeplan.measurement.process.starts import prepare_offline
 from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.profiling.settings import cores_of
@@ -213,7 +213,7 @@ class _Opened(Server):
         elif seconds < _SPLIT_SECONDS:
             raise ColdRunError(f"not tried: planning it takes {_SPLIT_SECONDS:.0f} s, and {seconds:.0f} are left")
         else:
-            checked_plan(pair, source.path, self._folder)
+            checked_plan(pair, source.path, self._folder, CheckLimits(stock=()))  # they are ways of their own
         self.version = read_folder(self._folder).made_for.driver
 
     def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
-from edgeplan.runtime.partitioned.build import read_weights
-from edgeplan.runtime.partitioned.document import PairSchedule, ProcessorSpec
+from edgeplan.runtime.partitioned.build import PairSchedule, ProcessorSpec, read_weights
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Host, Processor
 from edgeplan.runtime.streaming.program import StreamProgram

@@ -21,7 +21,7 @@ import msgspec
 
 from edgeplan.errors import FormatError, ModelError, StoreError
 from edgeplan.runtime.folder_lock import changing, work_folder
-from edgeplan.runtime.program_file import PROGRAM_BIN, ProgramHead, read_head
+from edgeplan.runtime.program_file import PROGRAM_BIN, Border, ProgramHead, read_head
 from edgeplan.support.files import files_sha256, read_whole, write_atomically
 from edgeplan.support.lazy import sha256
 from edgeplan.writable import cannot_write
@@ -38,16 +38,20 @@ CACHE_NAME = "weights.cache"
 FINER_NAME = "finer"
 #: Of a plan of a cold start: the folder of a plan for another processor, which takes over (`edgeplan.handover`).
 LATER_NAME = "later"
+#: Of a plan that a stock engine answers: the folder of what was made of the model for it.
+ENGINE_FILES = "engine"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
-Kind = Literal["cold-start", "gpu-start", "memory", "partition"]
+Kind = Literal["cold-start", "gpu-start", "memory", "partition", "engine"]
 COLD_START: Final = "cold-start"
 #: A cold start on a GPU, which `edgeplan plan cold-start` plans for a device that is one.
 GPU_START: Final = "gpu-start"
 MEMORY: Final = "memory"
 PARTITION: Final = "partition"
+#: A plan of a pair that a stock engine answers, since it is the fastest way.
+ENGINE: Final = "engine"
 #: Files that a plan folder of any kind may hold.
 _FILES = frozenset({PLAN_NAME, PROGRAM_BIN, PROGRAM_NAME, WEIGHTS_NAME, CACHE_NAME, "kernels.cache"})
-_FILES |= {FINER_NAME, LATER_NAME}
+_FILES |= {FINER_NAME, LATER_NAME, ENGINE_FILES}
 #: Of format versions before: files of plans of cold starts and of memory, then of all.
 _EARLIER_COLD, _EARLIER_MEMORY = frozenset({"program.tape", "reserve.json"}), frozenset({"schedules.bin"})
 _EARLIER = _EARLIER_COLD | _EARLIER_MEMORY | {"profile.json", "model.json", "pair.json", "costs.json", "alone"}
@@ -59,7 +63,7 @@ Part = TypeVar("Part")
 
 def plan_again(kind: str = "") -> str:
     """The next step where a plan cannot be used: the command that makes it again."""
-    command = COLD_START if kind == GPU_START else kind
+    command = {GPU_START: COLD_START, ENGINE: PARTITION}.get(kind, kind)
     return f"plan the model again: edgeplan plan {command or 'cold-start, memory or partition'}"
 
 
@@ -83,6 +87,27 @@ class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     isa: str
     threads: int
     driver: str = ""
+
+
+class EnginePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A stock engine runs this, by a setting.
+
+    Attributes:
+        setting: one of `engines.registry.SETTINGS`.
+        processors: that it runs on, one thread each.
+        inputs, outputs: of the model, in its order.
+        main: the file that it opens, in the folder; "": the model's own.
+        companions: further files of the folder by role.
+        shapes: of its outputs, by its own names, where it keeps neither the model's names nor shapes.
+    """
+
+    setting: str
+    processors: tuple[int, ...]
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    main: str
+    companions: dict[str, str]
+    shapes: dict[str, tuple[int, ...]]
 
 
 class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,10 +161,12 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
     sha256: str
 
     @cached_property
-    def program(self) -> ProgramHead | StreamProgram | GpuProgram:
+    def program(self) -> ProgramHead | StreamProgram | GpuProgram | EnginePlan:
         """Read the head of the program, or all of one that Python runs, when it is first asked for."""
         if self.kind in (COLD_START, MEMORY):
             return read_head(self.path / PROGRAM_BIN)
+        if self.kind == ENGINE:
+            return self.scheduled(EnginePlan)
         path, content = self.path / PROGRAM_NAME, self.content(PROGRAM_NAME)
         if self.kind == GPU_START:
             from edgeplan.runtime.gpu_program import GpuProgram  # noqa: PLC0415  each kind loads its own

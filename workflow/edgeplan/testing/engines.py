@@ -26,6 +26,7 @@ from onnx import numpy_helper
 
 from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, random_inputs
 from edgeplan.engines.cold import Artefact
+from edgeplan.engines.program import Program
 from edgeplan.engines.registry import engine_class, setting, setting_protocol
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
@@ -35,7 +36,6 @@ from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.measurement.process.inputs import random_inputs as random_values
 from edgeplan.measurement.process.job import PrepareJob, RunJob, RunResult
-from edgeplan.measurement.process.program import Program
 from edgeplan.measurement.process.starts import prepare_offline, run_cold
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 

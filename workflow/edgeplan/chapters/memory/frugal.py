@@ -20,12 +20,12 @@ from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
 from edgeplan.chapters.memory.studies import StudiedModel, held_run, over_idle, stream_answer
 from edgeplan.engines.cold import Artefact
+from edgeplan.engines.program import OverTimeError
 from edgeplan.errors import InfeasibleError
 from edgeplan.graph.model_file import model_files
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.measurement.process.page_cache import FixedReadAheadError, evict, read_ahead_kb, reading_ahead
-from edgeplan.measurement.process.program import OverTimeError
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import run_apart
 from edgeplan.support.workers import ColdRunError

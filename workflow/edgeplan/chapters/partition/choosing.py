@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeplan.chapters.partition.layers import LayerShape
+from edgeplan.chapters.partition.layers import LayerShape, splits
 from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
-from edgeplan.chapters.partition.sampling import splits
 
 #: More splits than these are narrowed down in two passes.
 _FIRST_PASS = 24

@@ -14,22 +14,36 @@ from msgspec.structs import replace
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened, specs_of
+from edgeplan.engines.serving import installed_version
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.graph.onnx.write import seeded
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Lowered
+from edgeplan.measurement.process.stock import Inputs, prepared
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import plan
-from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
+from edgeplan.runtime.folder import (
+    ENGINE,
+    ENGINE_FILES,
+    PARTITION,
+    PROGRAM_NAME,
+    WEIGHTS_NAME,
+    EnginePlan,
+    MadeFor,
+    encoded,
+    replacing,
+    write_plan,
+)
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.build import build_pair
-from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
+from edgeplan.runtime.partitioned.build import PairCheck, PairPrediction, PairSchedule, build_pair
 from edgeplan.runtime.partitioned.program import Partitioned, partition
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.program_file import Border
 from edgeplan.runtime.streaming.weights_file import write_weights
 from edgeplan.support.machine import fingerprint
 from edgeplan.workloads.registry import Workload
@@ -51,6 +65,7 @@ class PlannedModel:
         seconds: taken to predict and to plan.
         alone: cores of the first processor where it runs all steps; none: the pair's own, and both processors.
         check: what executing the plan beside other ways told; None where it was not executed.
+        engine: setting of the stock engine that answers in its place, since it is faster; "": none.
     """
 
     model: Path
@@ -61,6 +76,7 @@ class PlannedModel:
     seconds: float
     alone: tuple[int, ...] = ()
     check: PairCheck | None = None
+    engine: str = ""
 
     def partitioned(self, block: int) -> Partitioned:
         """The plan as sub-steps on two lanes."""
@@ -99,7 +115,14 @@ def lowered_workload(workload: Workload) -> Lowered:
 
 
 def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
-    """Write the plan with the program that executes it and the program's weights."""
+    """Write the plan with the program that executes it and the program's weights, or what a stock engine is told.
+
+    Raises:
+        DeviceError: the engine is not installed.
+    """
+    if planned.engine:
+        _write_for_engine(planned, folder)
+        return
     host, names = pair.host, (PROGRAM_NAME, WEIGHTS_NAME)
     threads, specs = len(planned.alone) or host.threads, specs_of(pair.pair)
     driver, waits = pair.other.capabilities.version, str(pair.synchronisation)
@@ -119,6 +142,25 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
         write_weights(host.dnnl, planned.model, planned.lowered, built, building / WEIGHTS_NAME)
         (building / PROGRAM_NAME).write_bytes(encoded(built.program))
         write_plan(building, PARTITION, made_for, schedule, prediction, names)
+
+
+def _write_for_engine(planned: PlannedModel, folder: Path) -> None:
+    """Write the folder of a plan that a stock engine answers, with what it makes of the model beforehand."""
+    lowered, version, threads = planned.lowered, installed_version(planned.engine), len(planned.alone)
+    inputs, outputs = (
+        tuple(Border(n, lowered.shapes[n], 0, lowered.types.get(n, FLOAT32), limits.get(n, 2)) for n in names)
+        for names, limits in ((lowered.inputs, lowered.limits), (lowered.outputs, {}))
+    )
+    made_for = MadeFor(str(planned.model.resolve()), model_sha256(planned.model), fingerprint(), version, "", threads)
+    with replacing(folder) as building:
+        (building / ENGINE_FILES).mkdir()
+        given = Inputs({border.name: border.shape for border in inputs}, {}, {})
+        artefact = prepared(planned.engine, planned.model, given, building / ENGINE_FILES, threads)
+        made = [path.relative_to(building).as_posix() for path in sorted((building / ENGINE_FILES).iterdir())]
+        main = "" if artefact.main == planned.model else artefact.main.relative_to(building).as_posix()
+        companions = {role: path.relative_to(building).as_posix() for role, path in artefact.companions.items()}
+        told = EnginePlan(planned.engine, planned.alone, inputs, outputs, main, companions, artefact.outputs)
+        write_plan(building, ENGINE, made_for, told, planned.check, made)
 
 
 def require_own(predictors: PairPredictors, pair: Opened) -> None:

@@ -9,11 +9,15 @@ import numpy as np
 from ai_edge_litert import compiled_model, cpu_options, environment, options
 
 job = json.loads(sys.argv[1])
-# images are channels-last
-inputs = {
-    name: np.ascontiguousarray(value.transpose(0, 2, 3, 1) if value.ndim == 4 else value)
-    for name, value in np.load(job["inputs"]).items()
-}
+
+
+def channels_last() -> dict[str, Any]:
+    """Return the inputs, images with their channels last."""
+    given = np.load(job["inputs"]).items()
+    return {name: np.ascontiguousarray(v.transpose(0, 2, 3, 1) if v.ndim == 4 else v) for name, v in given}
+
+
+inputs = channels_last()
 here = environment.Environment.create()
 print("{}", flush=True)
 sys.stdin.readline()
@@ -48,6 +52,8 @@ for asked in sys.stdin:
     start = time.perf_counter()
     if asked == "run\n":
         outputs = run()
+    elif asked == "inputs\n":
+        inputs = channels_last()
     else:
         np.savez(job["outputs"], *map(channels_first, outputs, job["shapes"].values()))
     print(json.dumps({"run": time.perf_counter() - start}), flush=True)

@@ -10,8 +10,14 @@ import ncnn
 import numpy as np
 
 job = json.loads(sys.argv[1])
-# no batch axis; cloned, since a Mat around an array of numpy's neither owns nor aligns its memory
-inputs = {f"in{k}": ncnn.Mat(value[0]).clone() for k, value in enumerate(np.load(job["inputs"]).values())}
+
+
+def matrices() -> dict[str, Any]:
+    """Return the inputs without their batch axis; cloned: a Mat around numpy's array neither owns nor aligns its memory."""
+    return {f"in{k}": ncnn.Mat(value[0]).clone() for k, value in enumerate(np.load(job["inputs"]).values())}
+
+
+inputs = matrices()
 gpu = job.get("gpu", False)
 if gpu:
     os.environ.update(job.get("environment", {}))  # a driver reads it when it is loaded
@@ -53,6 +59,8 @@ for asked in sys.stdin:
     start = time.perf_counter()
     if asked == "run\n":
         outputs = run()
+    elif asked == "inputs\n":
+        inputs = matrices()
     else:
         shapes = job["shapes"].values()
         np.savez(job["outputs"], *(np.array(value).reshape(shape) for value, shape in zip(outputs, shapes, strict=True)))

@@ -9,7 +9,14 @@ import openvino as ov
 import openvino.frontend
 
 job = json.loads(sys.argv[1])
-inputs = {name: ov.Tensor(value, shared_memory=True) for name, value in np.load(job["inputs"]).items()}
+
+
+def tensors() -> dict[str, ov.Tensor]:
+    """Return the inputs of the job."""
+    return {name: ov.Tensor(value, shared_memory=True) for name, value in np.load(job["inputs"]).items()}
+
+
+inputs = tensors()
 config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": job["threads"]}
 core = ov.Core()
 core.get_property("CPU", "FULL_DEVICE_NAME")  # loads the plugin of the device
@@ -29,6 +36,10 @@ for asked in sys.stdin:
     start = time.perf_counter()
     if asked == "run\n":
         request.infer()
+    elif asked == "inputs\n":
+        inputs = tensors()
+        for name, value in inputs.items():
+            request.set_tensor(name, value)
     else:
         np.savez(job["outputs"], *(request.get_output_tensor(k).data for k in range(len(compiled.outputs))))
     print(json.dumps({"run": time.perf_counter() - start}), flush=True)

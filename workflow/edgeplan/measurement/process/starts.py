@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from edgeplan.engines.cold import Artefact
+from edgeplan.engines.program import Program
 from edgeplan.engines.registry import version_of
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.others import stolen_ms
@@ -25,7 +26,6 @@ from edgeplan.measurement.process.inputs import digest, job_inputs, random_input
 from edgeplan.measurement.process.interference import LIMIT, Interference, least, together_us
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import prepare_machine, read_libraries
-from edgeplan.measurement.process.program import Program
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PlanFolder, read_folder
 from edgeplan.runtime.native_session import open_session

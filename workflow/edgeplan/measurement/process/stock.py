@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeplan.engines.cold import Artefact
+from edgeplan.engines.program import OverTimeError, Program
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.shapes import FLOAT32
@@ -16,7 +17,6 @@ from edgeplan.measurement.process.counters import Counters, reset_peak
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob
 from edgeplan.measurement.process.memory_group import memory_group
-from edgeplan.measurement.process.program import OverTimeError, Program
 from edgeplan.measurement.process.starts import prepare_offline
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.workers import ColdRunError

@@ -20,13 +20,13 @@ from pydantic import Field, TypeAdapter
 
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.description import UnsupportedError, imported
+from edgeplan.engines.program import Program
 from edgeplan.engines.registry import setting, version_of
 from edgeplan.measurement.others import Preemption
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import map_code, prepare_machine
-from edgeplan.measurement.process.program import Program
 from edgeplan.support import lifeline
 from edgeplan.support.own_process import take_stdout
 from edgeplan.support.subprocesses import ending

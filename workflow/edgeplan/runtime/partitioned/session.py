@@ -6,8 +6,10 @@ one that moves the GPU's (LiPG, section 4); with events the host queues a sub-st
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -16,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
+from edgeplan.runtime import loops
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.loops import Loop, array
 from edgeplan.runtime.partitioned.build import PairPlaces, build_pair, made_weights
 from edgeplan.runtime.partitioned.lanes import EventLanes, HostLanes, Item, Lanes, PollingLanes
 from edgeplan.runtime.partitioned.program import Partitioned
@@ -214,6 +218,13 @@ class PairSession(Session):
         self._require_open()
         copy_inputs({border.name: self._view(border) for border in self.program.inputs}, inputs, self.program.model)
 
+    def inference_ms(self, inputs: Mapping[str, Array]) -> float:
+        """Run one inference; return what it took, behind the copy of its inputs."""
+        self.bind(inputs)
+        began = time.perf_counter()
+        self.execute()
+        return (time.perf_counter() - began) * 1e3
+
     def execute(self) -> None:
         """Run all steps on the inputs bound."""
         self._require_open()
@@ -245,3 +256,52 @@ class PairSession(Session):
             if not self._failed:
                 self._lanes.close()
                 self._gpu.free(self.arena)
+
+
+_US_PER_NS = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """Time of a handshake, in us."""
+
+    least_us: float
+    median_us: float
+
+
+def handshake(
+    cpu: Host,
+    gpu: Processor,
+    synchronisation: Synchronisation,
+    runs: int = 200,
+    steps: int = 20,
+) -> Handshake:
+    """Measure the handshake of a pair: both processors run a step side by side, and start the next when both are done.
+
+    The time of a run counts from the CPU's first step to its last; what a run takes to begin and to
+    end does not count.
+
+    Args:
+        cpu: one processor.
+        gpu: the other.
+        synchronisation: how they wait for each other.
+        runs: of the chain.
+        steps: of the chain, at least two.
+    """
+    kernel = gpu.empty()
+    items = [Item(lane, k, kernel) for k in range(steps) for lane in (1, 0)]
+    nothing = array(steps * loops.ITEM_WORDS)
+    nothing[loops.FIRST :: loops.ITEM_WORDS] = nothing[loops.END :: loops.ITEM_WORDS] = [1] * steps  # prepared, without calls
+    loop = Loop(cpu.dnnl.info.path, cpu.worker.stream.value, nothing)
+    kind = PollingLanes if synchronisation == Synchronisation.polling else EventLanes
+    best, why = synchronisation_of(cpu, gpu)
+    if synchronisation == Synchronisation.polling != best:
+        raise cannot_poll(why, "the handshake")
+    lanes, times = kind(cpu, gpu, items, loop, LIMIT_SECONDS), np.zeros((len(items), 2), np.int64)
+    found = []
+    for _ in range(runs + 1):  # the first one has kernels built
+        lanes.run(times)
+        begins = times[[k for k, item in enumerate(items) if item.lane == 0], 0]
+        found.append((begins[-1] - begins[0]) / (steps - 1) * _US_PER_NS)
+    lanes.close()
+    return Handshake(float(min(found[1:])), float(np.median(found[1:])))

@@ -20,6 +20,7 @@ from edgeplan.support.workers import last_words
 _WORKER = "edgeplan.chapters.partition.checked.worker"
 #: Kernels of a driver that builds each for a second may be new to it.
 _OPENING_SECONDS, _TURN_SECONDS = 300.0, 120.0
+_CLOSING_SECONDS = 5.0
 
 
 class OpenedPlan:
@@ -75,7 +76,11 @@ class OpenedPlan:
         return found
 
     def close(self) -> None:
-        """End the process that holds the plan open."""
+        """End the process that holds the plan open, once it has ended what it started: their time would count as others'."""
+        assert self._process.stdin is not None  # noqa: S101  it is a pipe
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(_CLOSING_SECONDS)
         end(self._process)
         for pipe in (self._process.stdin, self._process.stdout, self._said):
             if pipe is not None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,17 +28,15 @@ from edgeplan.chapters.partition.planned import PlannedModel, write_folder
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.onnxruntime.reference import Verdict, judged
 from edgeplan.errors import DeviceError, EdgeplanError
-from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.planning.partition.costs import GPU, PairCosts
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import plan
-from edgeplan.runtime.folder import PARTITION, read_folder
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.layouts import LIKELY
-from edgeplan.runtime.partitioned.document import PairCheck
-from edgeplan.runtime.partitioned.handshake import handshake
+from edgeplan.runtime.partitioned.build import PairCheck
+from edgeplan.runtime.partitioned.session import handshake
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, relative_error
 
@@ -47,8 +44,7 @@ log = logging.getLogger(__name__)
 
 _CPU, _GPU = SIDES
 _HANDSHAKES = 50
-#: Inferences of a stock engine, and first ones that find nothing in the caches, and threads asleep.
-_STOCK_RUNS, _STOCK_FIRST = 12, 2
+_STOCK_GPU = "onnxruntime-cuda"
 #: How often ways that are near to each other are opened before one is chosen.
 _OPENINGS = 2
 #: Errors of CUDA and of OpenCL where a GPU is for one process at a time, and another one has it.
@@ -63,7 +59,8 @@ class CheckLimits:
         turns: of each way, at most, each time that it is opened.
         turns_s: seconds of all these turns; there are `fewest` whatever they take.
         fewest: turns of each way.
-        stock: settings of stock engines that are run beside it.
+        stock: settings of stock engines that run it on all cores of the pair; where there are some, the GPU's stock engine runs
+            it, too.
     """
 
     turns: int = 15
@@ -108,21 +105,18 @@ class CheckedPlanning:
             with opened(self.pair) as both, self.clock.part("write"):
                 ways = self.known = self.ways(both, planned)
                 names, block = both.names, both.block
-                for k, way in enumerate(ways.values()):
-                    write_folder(way, both, folder / str(k))
+                folders, left_out = self._written(both, folder)
             with self.clock.part("check"):
-                check, steps_ms = checked({name: folder / str(k) for k, name in enumerate(ways)}, self.limits)
-        with self.clock.part("stock engines"):
-            stock = stock_times(self.subject.model, tuple(sorted(self.pair.cores)), self.limits.stock)
+                check, steps_ms = checked(folders, self.limits, left_out=left_out)
         chosen = ways[check.way]
-        if chosen.alone:
+        if chosen.alone and not chosen.engine:
             subject = replace(self.subject, layouts=chosen.layouts)
             on = f"{names[0]}, {len(chosen.alone)} core{'s' if len(chosen.alone) > 1 else ''}"
             own = costs_alone(subject, steps_ms, block, (on, names[1]))
             chosen = replace(chosen, costs=own, plan=plan(own.costs))
         factor = check.median_ms.get(PLANNED, 0.0) / planned.plan.makespan_ms if planned.plan.makespan_ms else 0.0
         seconds = time.monotonic() - self.began
-        told = structs.replace(check, planned_factor=factor, stock_ms=stock, seconds=seconds, steps=self.clock.taken)
+        told = structs.replace(check, planned_factor=factor, seconds=seconds, steps=self.clock.taken)
         chosen = replace(chosen, check=told, seconds=seconds)
         with opened(self.pair) as both:
             write_folder(chosen, both, output)
@@ -138,9 +132,19 @@ class CheckedPlanning:
             folder = Path(scratch) / "ways"
             folder.mkdir()
             with opened(self.pair) as both:
-                for k, known in enumerate(self.known.values()):
-                    write_folder(known, both, folder / str(k))
-            return checked({name: folder / str(k) for k, name in enumerate(self.known)}, self.limits, way)[0]
+                folders, left_out = self._written(both, folder)
+            return checked(folders, self.limits, way, left_out)[0]
+
+    def _written(self, both: Opened, folder: Path) -> tuple[dict[str, Path], dict[str, str]]:
+        """Write the folder of each way; return them, and why some ways have none."""
+        folders, left_out = dict[str, Path](), dict[str, str]()
+        for k, (name, known) in enumerate(self.known.items()):
+            with _leaving_out(name, left_out):
+                write_folder(known, both, folder / str(k))
+                folders[name] = folder / str(k)
+        if self.limits.stock and _STOCK_GPU not in self.known and self.pair.devices()[1].engine == "cuda":
+            left_out[_STOCK_GPU] = "it cannot be kept to a part of the GPU"
+        return folders, left_out
 
     def planned(self, both: Opened) -> PlannedModel:
         """The plan from the model's own times."""
@@ -173,7 +177,10 @@ class CheckedPlanning:
             ways[_GPU] = replace(planned, plan=on_gpu)
         if places != {0} and not (_GPU in ways and _places(planned.plan) == _places(on_gpu)):
             ways[PLANNED] = planned
-        return ways
+        gpu = self.pair.devices()[1]
+        whole = gpu.engine == "cuda" and "multiprocessors" not in gpu.options
+        settings = (*self.limits.stock, *([_STOCK_GPU] if whole and self.limits.stock else []))
+        return ways | {name: replace(planned, alone=cores, engine=name) for name in settings}
 
     def _alone(self, both: Opened, subject: SweptModel, cores: tuple[int, ...]) -> PlannedModel:
         costs = costs_alone(subject, self.cpu_ms, both.block, both.names)
@@ -192,7 +199,9 @@ def _whole_on(costs: PairCosts, processor: int) -> PairCosts:
     return replace(costs, steps=tuple(steps))
 
 
-def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> tuple[PairCheck, list[float]]:
+def checked(
+    folders: Mapping[str, Path], limits: CheckLimits, way: str = "", left_out: Mapping[str, str] | None = None
+) -> tuple[PairCheck, list[float]]:
     """Run plan folders in turn; the fastest whose outputs are right, and the times of its steps.
 
     A process of a plan may be faster or slower than the next one for all its turns. So what is near to the fastest is opened
@@ -202,8 +211,9 @@ def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> 
         folders: by way, the simplest first. They are deleted.
         limits: of the turns.
         way: chosen before, which is never given up and opened once; "": the fastest is found.
+        left_out: why further ways have no folder.
     """
-    left_out: dict[str, str] = {}
+    left_out = dict(left_out or {})
     steps_ms: dict[str, list[float]] = {}
     rounds: list[dict[str, list[float]]] = []
     racing = dict(folders)
@@ -223,7 +233,7 @@ def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> 
     turns = sum(max(map(len, one.values())) for one in worked)
     check = PairCheck(
         *(found.way, dict(found.median_ms), found.next_best, found.margin, found.low, found.high),
-        *(turns, 0.0, left_out, {}, 0.0, {}),
+        *(turns, 0.0, left_out, 0.0, {}),
     )
     return check, steps_ms[found.way]
 
@@ -278,8 +288,8 @@ def _wrong(outputs: Mapping[str, Mapping[str, Any]], running: Mapping[str, Opene
     if all(_apart(own, outputs[first]) <= OUTPUT_TOLERANCE for own in outputs.values()):
         return {}
     try:
-        plan_read = read_folder(running[first].folder, PARTITION)
-        model, inputs = plan_read.require_model(), random_inputs_of(plan_read.program_of(StreamProgram).inputs)
+        plan_read = read_folder(running[first].folder)
+        model, inputs = plan_read.require_model(), random_inputs_of(plan_read.program.inputs)
         verdicts, whose = judged(model, inputs, [*outputs.values()]), "ONNX Runtime's"
     except EdgeplanError:
         alike = {name: sum(_apart(one, own) <= OUTPUT_TOLERANCE for one in outputs.values()) for name, own in outputs.items()}
@@ -293,20 +303,3 @@ def _wrong(outputs: Mapping[str, Mapping[str, Any]], running: Mapping[str, Opene
 
 def _apart(own: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
     return relative_error([*own.values()], [reference[name] for name in own])
-
-
-def stock_times(model: Path, cores: tuple[int, ...], settings: Sequence[str]) -> dict[str, float]:
-    """Median times of inferences in ms, float32, by setting; what is not installed or cannot run the model is left out."""
-    found: dict[str, float] = {}
-    inputs = stock.inputs_of(model)
-    with ScratchFolder("stock") as scratch:
-        for setting in settings:
-            folder = Path(scratch) / setting
-            folder.mkdir()
-            try:
-                artefact = stock.prepared(setting, model, inputs, folder, len(cores))
-                ran = stock.run_stock(setting, artefact, inputs, cores, _STOCK_RUNS + _STOCK_FIRST)
-            except EdgeplanError:
-                continue
-            found[setting] = statistics.median(ran.run_ms[_STOCK_FIRST:])
-    return found

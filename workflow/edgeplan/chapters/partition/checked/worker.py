@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +20,7 @@ from edgeplan.opening import open_plan
 from edgeplan.support.own_process import take_stdout
 
 if TYPE_CHECKING:
+    from edgeplan.engines.serving import EngineSession
     from edgeplan.runtime.partitioned.session import PairSession
 
 #: Of a turn: the first inference finds the caches of another process, and does not count.
@@ -36,7 +36,7 @@ def main() -> None:
         stdout.flush()
 
     try:
-        with cast("PairSession", open_plan(Path(sys.argv[1]))) as session:
+        with cast("PairSession | EngineSession", open_plan(Path(sys.argv[1]))) as session:
             inputs = random_inputs_of(session.inputs)
             session.run(inputs)
             say([])
@@ -46,20 +46,13 @@ def main() -> None:
         say({"what": error.what, "where": error.where, "next_step": error.next_step})
 
 
-def _answered(session: PairSession, inputs: dict[str, Any], asked: str, path: str = "") -> object:
+def _answered(session: PairSession | EngineSession, inputs: dict[str, Any], asked: str, path: str = "") -> object:
     if asked == "turn":
-        return [_inference_ms(session, inputs) for _ in range(FIRST + COUNTED)][FIRST:]
+        return [session.inference_ms(inputs) for _ in range(FIRST + COUNTED)][FIRST:]
     if asked == "steps":
         return [max(here, there) - start for start, here, there in session.spans_ms()]
     np.savez(path.strip(), allow_pickle=False, **session.outputs())
     return []
-
-
-def _inference_ms(session: PairSession, inputs: dict[str, Any]) -> float:
-    session.bind(inputs)
-    began = time.perf_counter()
-    session.execute()
-    return (time.perf_counter() - began) * 1e3
 
 
 if __name__ == "__main__":

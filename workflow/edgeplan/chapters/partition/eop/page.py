@@ -8,8 +8,7 @@ from functools import partial
 import pandas as pd
 
 from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES, EopEvidence
-from edgeplan.chapters.partition.eop.variants import RECURRENT_FIGURE
-from edgeplan.chapters.partition.eop.ways import EOP, OURS
+from edgeplan.chapters.partition.eop.ways import EOP, OURS, RECURRENT_FIGURE
 from edgeplan.chapters.partition.names import ALL_CORES, SLOWER
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from edgeplan.chapters.partition.learning.features import SHAPE, Floats
-from edgeplan.chapters.partition.learning.others import fit
+from edgeplan.chapters.partition.learning.features import SHAPE, Floats, fit
 
 Predict = Callable[[Floats], Floats]
 _TERMS = tuple(SHAPE.index(name) for name in ("flops", "input_elements", "output_elements", "weight_elements"))

@@ -16,14 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.partition.layers import LayerShape
 from edgeplan.chapters.partition.learning.features import (
+    ALL,
     SHAPE,
     WORK,
     Floats,
     augmented_names,
     dispatch_matrix,
+    family,
     shape_matrix,
+    terms,
 )
-from edgeplan.chapters.partition.learning.others import ALL, family, terms
 from edgeplan.chapters.partition.names import SIDES
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError

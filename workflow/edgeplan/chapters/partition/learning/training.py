@@ -16,7 +16,7 @@ import optuna
 import pandas as pd
 
 from edgeplan.chapters.partition.layers import KINDS, LayerShape
-from edgeplan.chapters.partition.learning import others, plain
+from edgeplan.chapters.partition.learning import features, plain
 from edgeplan.chapters.partition.learning.features import WORK, Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import (
     OURS,
@@ -98,7 +98,7 @@ CPU, GPU = SIDES
 #: Columns of sampled layers that say which layer it is.
 LAYER = ("kind", "height", "width", "inputs", "outputs", "window", "stride", "window_width")
 #: Columns of samples. Of steps that are no layers the kind is `OTHER`; `dispatch` is JSON of dispatch features by name, `terms`
-#: of `others.TERMS`. A processor that refuses a step has no time of it.
+#: of `features.TERMS`. A processor that refuses a step has no time of it.
 SAMPLE = (*LAYER, "name", "family", "cpu_us", "gpu_us", "cpu_implementation", "gpu_implementation", "dispatch", "terms")
 OTHER = "other"
 #: With fewer rows an implementation has no predictor of its own.
@@ -260,13 +260,13 @@ def _cpu_implementations(samples: pd.DataFrame) -> dict[str, str]:
 
 def _others(samples: pd.DataFrame, side: str) -> dict[str, tuple[float, float, float]]:
     rows = samples[(samples["kind"] == OTHER) & samples[f"{side}_us"].notna()]
-    terms = np.array([json.loads(text) for text in rows["terms"]], np.float64).reshape(len(rows), len(others.TERMS))
+    terms = np.array([json.loads(text) for text in rows["terms"]], np.float64).reshape(len(rows), len(features.TERMS))
     us, families = rows[f"{side}_us"].to_numpy(np.float64), rows["family"].to_numpy(str)
-    found: dict[str, Any] = {others.ALL: others.fit(terms, us) if len(rows) else (0.0, 0.0, 0.0)}
+    found: dict[str, Any] = {features.ALL: features.fit(terms, us) if len(rows) else (0.0, 0.0, 0.0)}
     for family in sorted(set(families.tolist())):
         own = families == family
-        if own.sum() >= others.FEW:
-            found[family] = others.fit(terms[own], us[own])
+        if own.sum() >= features.FEW:
+            found[family] = features.fit(terms[own], us[own])
     return found
 
 

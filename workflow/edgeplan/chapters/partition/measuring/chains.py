@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from edgeplan.chapters.partition.layers import LayerShape, layouts, lowered
+from edgeplan.chapters.partition.layers import ANCHORS, LayerShape, layouts, lowered
 from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.measuring.opened import Opened
-from edgeplan.chapters.partition.sampling import ANCHORS
 from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.partitioned.program import Assignment, Split, partition

@@ -12,7 +12,7 @@ from typing import Any
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.pair import open_processors
 from edgeplan.errors import DeviceError
-from edgeplan.runtime.partitioned.document import ProcessorSpec
+from edgeplan.runtime.partitioned.build import ProcessorSpec
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
 from edgeplan.runtime.processor import Host, Processor, Sharing
 from edgeplan.support.files import write_json

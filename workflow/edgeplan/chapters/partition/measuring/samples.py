@@ -1,6 +1,6 @@
 """Samples to learn from: layers and other steps, each on both processors alone, in chains (LiPG, section 5.2).
 
-Anchors in every chain (`sampling.ANCHORS`) say how fast each processor was meanwhile; times are divided by that.
+Anchors in every chain (`layers.ANCHORS`) say how fast each processor was meanwhile; times are divided by that.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
-from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.layers import KINDS, LayerShape, layer_of
-from edgeplan.chapters.partition.learning.others import family, terms
+from edgeplan.chapters.partition.learning.features import family, terms
 from edgeplan.chapters.partition.learning.predictors import augmented, refused
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SAMPLE, empty_dispatch
 from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed, timed_steps
@@ -51,7 +51,7 @@ class Samples:
 
     Attributes:
         frame: all samples, with the columns `training.SAMPLE`; times as on a machine at its median speed.
-        anchors_us: median over chains of the time of each of `sampling.ANCHORS`, by processor.
+        anchors_us: median over chains of the time of each of `layers.ANCHORS`, by processor.
     """
 
     frame: pd.DataFrame
@@ -74,9 +74,9 @@ def samples(
     found: list[pd.DataFrame] = []
     finish: list[Callable[[pd.DataFrame], pd.DataFrame]] = []
     for kind in KINDS:
-        drawn = sampling.sampled(kind, settings.samples, settings.sample_flops, seed)
+        drawn = drawing.sampled(kind, settings.samples, settings.sample_flops, seed)
         kept = [layer for layer in drawn if not refused(layer, dispatcher)]
-        for chain in sampling.chains(kept, settings.chain, settings.chain_mib * _MIB):
+        for chain in drawing.chains(kept, settings.chain, settings.chain_mib * _MIB):
             key = [[asdict(layer) for layer in chain], settings.sample_runs]
             found.append(rows.found("samples", key, partial(_chain, pair, chain, settings.sample_runs, folder)))
             finish.append(partial(_layers, chain, dispatcher=dispatcher))
@@ -101,7 +101,7 @@ def at_median_speed(chains: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame],
     Returns:
         The chains, and the median time of each anchor, by processor.
     """
-    count = len(sampling.ANCHORS)
+    count = len(drawing.ANCHORS)
     layers, factors, usual = [], [], {}
     for side in SIDES:
         us = np.array([c.set_index("place")[f"{side}_us"].reindex([-1 - k for k in range(count)]) for c in chains], np.float64)
@@ -117,7 +117,7 @@ def at_median_speed(chains: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame],
 def _chain(pair: Opened | None, chain: Sequence[LayerShape], runs: int, folder: Path) -> pd.DataFrame:
     """Every layer on lane 0, then every layer on lane 1; both in each run."""
     assert pair is not None  # noqa: S101  or nothing may be measured
-    layers, at = sampling.anchored(chain)
+    layers, at = drawing.anchored(chain)
     places = [*(ChainPlace(layer, layer.outputs) for layer in layers), *(ChainPlace(layer, 0) for layer in layers)]
     found = timed(pair, places, folder, runs)
     us, count = found.typical_us, len(layers)
@@ -218,12 +218,12 @@ def _steps(pair: Opened | None, some: Sequence[OtherStep], runs: int, folder: Pa
         steps.append(step)
         shapes |= own_shapes
         layouts |= own_layouts
-    for k, layer in enumerate(sampling.ANCHORS):
+    for k, layer in enumerate(drawing.ANCHORS):
         name = f"anchor{k}"
         steps.append(layer.step(name))
         shapes |= layer.shapes(name)
         layouts |= layer.layouts(name)
-    at = [*range(len(some)), *(-1 - k for k in range(len(sampling.ANCHORS)))]
+    at = [*range(len(some)), *(-1 - k for k in range(len(drawing.ANCHORS)))]
     lowered = Lowered("steps", tuple(steps), (), (), MappingProxyType(shapes))
     found = [timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in (0, 1)]
     return _table(at, [one.typical_us for one in found], [one.implementations for one in found])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.partition import sampling
+from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.choosing import at_share, choose, predicted, split_span_us
 from edgeplan.chapters.partition.layers import KINDS, LayerShape
 from edgeplan.chapters.partition.learning.features import Floats
@@ -133,7 +133,7 @@ class SplitMeasuring:
         s = self.settings
         parts: list[pd.DataFrame] = []
         for kind in KINDS:
-            drawn = sampling.layers(kind, s.layers, s.layer_flops, s.conv_divisors, seed)
+            drawn = drawing.layers(kind, s.layers, s.layer_flops, s.conv_divisors, seed)
             chosen = [*self._all_chosen(drawn)]
             each = max(1, s.chain // 7)  # about as many places of each layer
             for at in range(0, len(chosen), each):
@@ -215,7 +215,7 @@ class SplitMeasuring:
     def _grid(self, layer: LayerShape) -> pd.DataFrame:
         """Time of very many splits every nth first, then all that lie between neighbours of the best two."""
         s = self.settings
-        every = sampling.splits(layer.outputs, s.grid_step)
+        every = drawing.splits(layer.outputs, s.grid_step)
         stride = -(-len(every) // s.grid_points) if every else 1
         coarse = self._timed([ChainPlace(layer, c) for c in (0, *every[stride - 1 :: stride], layer.outputs)], s.grid_runs)
         if stride > 1:

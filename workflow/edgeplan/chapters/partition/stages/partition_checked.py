@@ -17,12 +17,13 @@ import pandas as pd
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits
 from edgeplan.chapters.partition.eop.sweeps import subject_of
-from edgeplan.chapters.partition.eop.variants import recurrent
+from edgeplan.chapters.partition.eop.ways import recurrent
 from edgeplan.chapters.partition.measuring.opened import LACKING, about_pair, identities
 from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER, WHEN, PartitionRows
 from edgeplan.chapters.partition.names import PLANNED, SIDES, SLOWER
 from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
+from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
@@ -35,9 +36,11 @@ from edgeplan.support.store import Protocol, nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
 #: Of plans by a model's own sweep, and of all ways to run it on fresh runs. Since 2 what is moved is part of the costs, since 3
-#: ways near to each other are opened twice before one is chosen, since 4 no GPU notes when its kernels run, and since 5 the
-#: host's threads stay awake until its next step.
-PROTOCOL = Protocol("partition-checked/5", ("partition-checked/4", "partition-checked/3", "partition-checked/2"))
+#: ways near to each other are opened twice before one is chosen, since 4 no GPU notes when its kernels run, since 5 the
+#: host's threads stay awake until its next step, and since 6 stock engines are ways like others, in the same turns.
+PROTOCOL = Protocol(
+    "partition-checked/6", ("partition-checked/5", "partition-checked/4", "partition-checked/3", "partition-checked/2")
+)
 #: New processes that run a plan later, and turns of each.
 _PROCESSES, _TURNS = 3, 5
 
@@ -94,11 +97,12 @@ def checked_rows(
         chosen = planning.go(output)
         check = chosen.check
         assert check is not None  # noqa: S101  it was executed
-        written = WrittenPlan(output, time.monotonic(), check.median_ms[check.way], chosen.plan.makespan_ms)
+        says_ms = check.median_ms[check.way]
+        written = WrittenPlan(output, time.monotonic(), says_ms, says_ms if chosen.engine else chosen.plan.makespan_ms)
         again = planning.fresh(check.way)
-        rows += [{"way": way, "median_ms": ms, "stock": 0.0} for way, ms in again.median_ms.items()]
-        rows += [{"way": way, "reason": why, "stock": 0.0} for way, why in again.left_out.items()]
-        rows += [{"way": way, "median_ms": ms, "stock": 1.0} for way, ms in check.stock_ms.items()]
+        told: dict[str, dict[str, Any]] = {name: {"median_ms": ms} for name, ms in again.median_ms.items()}
+        told |= {name: {"reason": why} for name, why in again.left_out.items()}
+        rows += [{"way": way, **row, "stock": float(way in SETTINGS)} for way, row in told.items()]
         made = planning.made
         about = {
             "seconds": check.seconds,

@@ -15,8 +15,17 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, model_costs
-from edgeplan.chapters.partition.eop.costs import at_ratios, best_options, measured_costs
-from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, SampledOperator, dimension_of, operator_of, subgraphs_of
+from edgeplan.chapters.partition.eop.operators import (
+    REPEATS,
+    SAMPLED,
+    SampledOperator,
+    at_ratios,
+    best_options,
+    dimension_of,
+    measured_costs,
+    operator_of,
+    subgraphs_of,
+)
 from edgeplan.chapters.partition.eop.sweeps import (
     SWEEP,
     SweptModel,
@@ -30,8 +39,7 @@ from edgeplan.chapters.partition.eop.sweeps import (
     swept_layouts,
     timed_steps,
 )
-from edgeplan.chapters.partition.eop.variants import VARIED, variant
-from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, WAYS, Way, as_predicted, ways
+from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, VARIED, WAYS, Way, as_predicted, variant, ways
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
@@ -46,9 +54,9 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.progress import in_line
-from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
+from edgeplan.runtime.partitioned.session import handshake
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import Protocol, nothing_stored, stored_rows_only

@@ -4,7 +4,8 @@ The file (`Setting.start`) is told a job as its argument: `main`, the file to op
 `inputs` (an .npz), `outputs` (where to write them), `shapes` of the outputs by name, where the artefact names them, and the
 options of the setting. Each of its answers is a line of JSON. With its library loaded and its inputs there it answers `{}`, and
 waits for a line; then it opens the model, runs it, and answers the seconds of both, `open` and `first_run`, parts beside them.
-For each line `run` it runs the model again and answers the seconds, for `save` it writes its outputs in the order of the model.
+For each line `run` it runs the model again and answers the seconds, for `save` it writes its outputs in the order of the model,
+and for `inputs`, of stock engines, it reads its inputs again.
 
 All that is looked at beside is looked at from here: processors, page cache, counters, limits of memory and time.
 """
@@ -21,18 +22,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import setting
-from edgeplan.measurement.process.memory_group import MemoryGroup
 from edgeplan.support.cpus import pinned
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import end, ending, program_command, start
 from edgeplan.support.tensors import Array, read_outputs
 from edgeplan.support.workers import ColdRunError, last_words
+
+if TYPE_CHECKING:
+    from edgeplan.measurement.process.memory_group import MemoryGroup
 
 _AT_ONCE = 100  # inferences that are asked for before one is answered
 _CHUNK = 1 << 16
@@ -83,8 +86,9 @@ class Program:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(ScratchFolder("program")))
             self._outputs = folder / "outputs.npz"
-            np.savez(folder / "inputs.npz", allow_pickle=False, **dict(inputs))
-            words = words_of(name, artefact, threads, folder / "inputs.npz", self._outputs)
+            self._inputs = folder / "inputs.npz"
+            np.savez(self._inputs, allow_pickle=False, **dict(inputs))
+            words = words_of(name, artefact, threads, self._inputs, self._outputs)
             command = program_command(*(() if group is None else _WAITING), *words)
             self._said = stack.enter_context(tempfile.TemporaryFile())
             with pinned(*processors):
@@ -134,6 +138,12 @@ class Program:
             self._tell(*["run"] * asked)
             for _ in range(asked):
                 yield self._answer(seconds)["run"] * 1e3
+
+    def bind(self, inputs: Mapping[str, Array]) -> None:
+        """Give the model other inputs, by name; of stock engines alone."""
+        np.savez(self._inputs, allow_pickle=False, **dict(inputs))
+        self._tell("inputs")
+        self._answer(0.0)
 
     def outputs(self) -> list[Array]:
         """Return the outputs, in the order of the model: of our plans those of the first run, of other engines of the last."""
