@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from edgeplan.planning.layout.buffers import Buffers, Ints, buffers
+from edgeplan.planning.layout import Buffers, Ints, buffers
 from edgeplan.planning.memory.document import MemoryPlan
 
 

@@ -2,9 +2,8 @@
 
 from edgeplan.chapters.cold_start.planners.nnv12 import balanced, nnv12
 from edgeplan.chapters.cold_start.planners.registry import outcomes
-from edgeplan.planning.dominance import pareto, selected
 from edgeplan.planning.machine import MAIN, costs_of
-from edgeplan.planning.profile import Candidate, Layer, Profile
+from edgeplan.planning.profile import Candidate, Layer, Profile, pareto, selected
 from edgeplan.profiling.frame import remaining_table
 
 # Table 2: read raw, transform, read cache, execute (ms)

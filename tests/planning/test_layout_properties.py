@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from depth import examples
 from edgeplan.errors import FormatError
-from edgeplan.planning.layout.buffers import Buffers, buffers, max_live
-from edgeplan.planning.layout.greedy import FirstFit, least, lowest
+from edgeplan.planning.layout import Buffers, FirstFit, buffers, least, lowest, max_live
 from layout_checks import overlapping
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from depth import examples
 from edgeplan.errors import InfeasibleError
-from edgeplan.planning.layout.buffers import buffers
+from edgeplan.planning.layout import buffers
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import algorithm_1, improved, least, lowest, plan

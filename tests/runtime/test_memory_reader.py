@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.planning.layout.buffers import Ints, buffers
+from edgeplan.planning.layout import Ints, buffers
 from edgeplan.planning.memory.workload import CHUNK_BYTES, Floats, Placement, Reader, Workload, simulated
 
 LANE = "fast"  # see tests/conftest.py

@@ -126,7 +126,7 @@ class _Plan(_Group):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Take the command that is named; a file in its place is the model of `plan front`."""
         if args[:1] == ["layout"] and not Path("layout").exists():
-            raise ParamsError("the command `plan layout` is removed", next_step="call edgeplan.planning.layout.greedy.least")
+            raise ParamsError("the command `plan layout` is removed", next_step="call edgeplan.planning.layout.least")
         if args and args[0] not in self.commands and (Path(args[0]).suffix or Path(args[0]).exists()):
             args = ["front", *args]
         return super().resolve_command(ctx, args)

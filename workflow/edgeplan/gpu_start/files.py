@@ -61,11 +61,7 @@ def code_key(identity: str, source: ProgramSource) -> str:
 
 
 class CodeCache:
-    """A code cache is a file of machine code, read whole.
-
-    Args:
-        path: of the file, which need not be there.
-        identity: what code of the processor depends on.
+    """A code cache is a file of machine code, read whole; it need not be there. Codes depend on the processor's `identity`.
 
     Attributes:
         problem: why nothing is found in it, if something is wrong with the whole file; "".
@@ -114,12 +110,7 @@ def write_codes(path: Path, identity: str, codes: Mapping[ProgramSource, bytes])
 
 
 class WeightFiles:
-    """Weight files are open for a program: those of the model that it reads, and the folder's packed weights.
-
-    Args:
-        program: whose weights are read.
-        folder: of the plan.
-    """
+    """Weight files are open for a program: those of the model that it reads, and the packed weights of the plan's folder."""
 
     def __init__(self, program: GpuProgram, folder: Path) -> None:
         self._folder, self._files, self._packed = folder, dict[int, int](), -1
@@ -185,12 +176,7 @@ class WeightFiles:
 
 
 def packed_of(weights: PackedWeights, raw: Mapping[str, npt.NDArray[Any]]) -> Array:
-    """Pack the weights of a step as its kernels read them.
-
-    Args:
-        weights: says how.
-        raw: role -> values; some may be overwritten.
-    """
+    """Pack the weights of a step, role -> values, as its kernels read them; some values may be overwritten."""
     step = Step("", weights.kind, (), (), (), settings=MappingProxyType(weights.settings))
     return packed(Packing(weights.transform, weights.elements, weights.sizes), folded(step, raw))
 

@@ -73,12 +73,7 @@ class GpuModel:
         return self.program.steps
 
     def step(self, index: int, kernel: str) -> GpuStep:
-        """Return a step with one of its kernels, its weights made from the model's.
-
-        Args:
-            index: of the step.
-            kernel: a name in `kernels`; any for a view.
-        """
+        """Return a step with one of its kernels (a name in `kernels`, any for a view), its weights made from the model's."""
         step, program = self.steps[index], self.program
         if not self.kernels[index]:
             return GpuStep(step.name, "reshape.view")
@@ -100,15 +95,7 @@ class GpuModel:
 
 
 def gpu_model(dnnl: Dnnl, model: Path, graph: Graph, device: DeviceSpec, numbers: DeviceNumbers) -> GpuModel:
-    """Describe a model for a GPU.
-
-    Args:
-        dnnl: the library, which lays activations out.
-        model: ONNX file.
-        graph: its graph.
-        device: that it is planned for.
-        numbers: of the device.
-    """
+    """Describe a model for a GPU with such numbers; the library lays activations out."""
     program = program_of(dnnl, model, graph, 1)
     kernels = _worth_compiling([_kernels(program, step, numbers) for step in program.steps])
     names = sorted({location.file for location in program.weights.values()})
@@ -180,12 +167,7 @@ def _weights(program: Program, step: Step, found: Dispatch, files: Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class StepChoice:
-    """A choice says how a plan has a step prepared.
-
-    Attributes:
-        kernel: a name in `GpuModel.kernels`.
-        cached: whether the folder holds its weights packed.
-    """
+    """A choice says how a plan has a step prepared: a name in `GpuModel.kernels`, and whether its weights are kept packed."""
 
     kernel: str
     cached: bool
@@ -199,18 +181,9 @@ def write_gpu_folder(
     processor: DispatchingProcessor,
     folder: Path,
 ) -> GpuProgram:
-    """Write a plan folder, at once.
+    """Write a plan folder at once, where another plan may lie, and return what it executes; choices are by step.
 
-    Args:
-        model: to be run.
-        choices: by step.
-        schedule: of the plan.
-        prediction: likewise.
-        processor: that it is for, opened late, on which these kernels have run: it gives their machine code.
-        folder: to write, where another plan may lie.
-
-    Returns:
-        What the folder executes.
+    The processor that it is for was opened late, and these kernels have run on it: it gives their machine code.
     """
     steps = [model.step(index, choice.kernel) for index, choice in enumerate(choices)]
     made_for = MadeFor(

@@ -373,13 +373,7 @@ def library_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class OpenedGpu:
-    """An opened GPU is a processor with what its opening took.
-
-    Attributes:
-        processor: opened late.
-        library_ms: to load the binding, the driver and the compiler, and to look for the device.
-        context_ms: to make a context and a queue.
-    """
+    """An opened GPU is a processor with what its opening took (ms): the driver and compiler, then a context and a queue."""
 
     processor: DispatchingProcessor
     library_ms: float
@@ -387,11 +381,9 @@ class OpenedGpu:
 
 
 def open_gpu(spec: DeviceSpec, *, profiling: bool = False) -> OpenedGpu:
-    """Open the processor of a device.
+    """Open the processor of a device; its vectors are those of its options where the device names none.
 
-    Args:
-        spec: the device; its vectors are those of its options where it names none.
-        profiling: whether the processor is to note when kernels run.
+    With `profiling` it notes when kernels run.
     """
     began = time.perf_counter()
     kind = gpu_class(spec.engine)
@@ -422,8 +414,7 @@ def open_gpu_start(plan: PlanFolder) -> GpuSession:
 def without_driver_caches(scratch: str = "") -> None:
     """Keep the drivers of this process from finding code of earlier ones; to be called before they are loaded.
 
-    Args:
-        scratch: an empty folder for what PoCL unpacks, where processes would else see each other's; "" for its own.
+    PoCL unpacks to the empty folder `scratch`, where processes would else see each other's; "" for its own.
     """
     for name, value in UNCACHED.items():
         os.environ.setdefault(name, value)

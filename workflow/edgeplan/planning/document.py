@@ -36,13 +36,7 @@ _AGAIN = "plan the model again: edgeplan plan cold-start"
 class Target:
     """A target names the model, library, and machine that a plan may be executed on.
 
-    Attributes:
-        model: name of the model file.
-        model_sha256: hash of its contents, external data included.
-        library, library_version: library of the kernels, and its version.
-        isa: instruction set that the library uses.
-        machine: fingerprint of the machine.
-        threads: cores that execute.
+    The hash covers the model's external data, `machine` is its fingerprint, and `threads` cores execute.
     """
 
     model: str
@@ -202,14 +196,7 @@ def plan_of(text: bytes | str, where: str) -> Plan:
 
 
 def check_fits(plan: Plan, target: Target, steps: tuple[str, ...], where: str = "") -> None:
-    """Check that a plan is for this model, library and machine.
-
-    Args:
-        plan: the plan to be executed.
-        target: the target that is there.
-        steps: names of the steps that the model has here; () to leave them unchecked.
-        where: the plan's path, for the message.
-    """
+    """Check that a plan is for this model, library and machine, and for these steps, () to leave them unchecked."""
     pairs = [(part.name, getattr(plan, part.name), getattr(target, part.name)) for part in fields(Target)[1:]]
     differences = [f"{name} is {there}, the plan is for {planned}" for name, planned, there in pairs if planned != there]
     if steps and steps != plan.steps:

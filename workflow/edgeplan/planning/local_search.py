@@ -1,15 +1,21 @@
-"""Finds cheap schedules and cheap bounds around the mixed-integer program of the optimal planner."""
+"""Finds cheap schedules and cheap bounds around the mixed-integer program of the optimal planner.
+
+With weights on the disk schedules are priced and improved natively, thousands a second. The order of events is that of
+`machine.finished_ms`, which tells what happens when and is too slow to search with: a test holds the two together.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import time
+from ctypes import POINTER, c_double, c_int, c_int64, c_void_p
 
 import numpy as np
 
-from edgeplan.planning.machine import MAIN, CostArrays, Floats, Ints, KernelSchedule, makespan_ms
+from edgeplan.planning.machine import MAIN, CostArrays, Floats, Ints, KernelSchedule
+from edgeplan.support.numerics import array, when_needed
 
 _MULTIPLIERS, _DISK_STEPS = 65, 16
-_SHAKEN = 4
 _ABSENT_MS = 1e12  # infinity times zero is not a number: absent candidates are merely out of the question here
 
 
@@ -17,27 +23,22 @@ def _finite(costs: CostArrays, times: Floats) -> Floats:
     return np.where(costs.present, times, _ABSENT_MS)
 
 
-def cheap_bounds(costs: CostArrays, read: Floats | None = None, latency_ms: float = 0.0) -> tuple[Floats, Floats]:
+def cheap_bounds(costs: CostArrays) -> tuple[Floats, Floats]:
     """Return a lower bound on the makespan for each step from which execution can widen, all in one sweep.
 
     Lagrangian relaxation with two rows, the main core's work (multiplier u) and the end of all preparations, and a third one
     where weights come from the disk, the end of all reading; the multipliers add up to 1. Each step then chooses its candidate
-    and place alone. The best of a grid of multipliers is taken.
-
-    Args:
-        costs: costs of the profile.
-        read: time of the disk by step and candidate (ms); without it the weights are in memory.
-        latency_ms: latency of the disk.
+    and place alone. The best of a grid of multipliers is taken; with a disk, or the largest of A_k + least executions behind.
 
     Returns:
         Bounds (ms) and the best multipliers (main core, preparing cores, disk), both in the order of `costs.widenings()`.
     """
-    grid = _multipliers(disk=read is not None)
+    grid, disk = _multipliers(disk=costs.disk is not None), costs.disk
     u, queued, streamed = (column[:, None, None] for column in grid.T)
     main, queue, narrow = (_finite(costs, a) for a in (costs.main, costs.queue, costs.narrow))
     place = main * u if costs.queues == 0 else np.minimum(main * u, queue / costs.queues * queued)
-    if read is not None:
-        place = place + _finite(costs, read) * streamed
+    if disk is not None:
+        place = place + _finite(costs, disk.read) * streamed
     before = (place + narrow * u).min(axis=2)
     total = np.cumsum(before, axis=1)
     if costs.wide is None:
@@ -46,8 +47,19 @@ def cheap_bounds(costs: CostArrays, read: Floats | None = None, latency_ms: floa
         after = (place + _finite(costs, costs.wide)).min(axis=2)
         zero = np.zeros((len(u), 1))
         bounds = np.hstack([zero, total]) + np.hstack([np.cumsum(after[:, ::-1], axis=1)[:, ::-1], zero])
-    bounds = bounds + latency_ms * streamed[:, :, 0]
-    return bounds.max(axis=0), grid[bounds.argmax(axis=0)]
+    if disk is None:
+        return bounds.max(axis=0), grid[bounds.argmax(axis=0)]
+    read = np.cumsum(disk.read.min(axis=1))
+    bounds = bounds + (disk.latency_ms if read[-1] > 0 else 0.0) * streamed[:, :, 0]
+    arrivals = np.where(read > 0, disk.latency_ms + read, 0.0)
+    least = np.append(0.0, np.cumsum(narrow.min(axis=1)))
+    behind = np.maximum.accumulate(np.append(-np.inf, arrivals - least[:-1])) + least
+    if costs.wide is None:
+        behind = behind[-1:]
+    else:
+        behind = np.maximum(behind, arrivals[-1])
+        behind = behind + np.append(np.cumsum(_finite(costs, costs.wide).min(axis=1)[::-1])[::-1], 0.0)
+    return np.maximum(bounds.max(axis=0), behind), grid[bounds.argmax(axis=0)]
 
 
 def _multipliers(*, disk: bool) -> Floats:
@@ -59,48 +71,17 @@ def _multipliers(*, disk: bool) -> Floats:
     return np.stack([u, 1 - u, np.zeros_like(u)], axis=1)
 
 
-def carried_bounds(costs: CostArrays, wide: Floats, main: float, due: Floats) -> Floats:
-    """Return lower bounds for every widening from the multipliers of one relaxation: neighbours have nearly the same.
-
-    Any multipliers give a bound. Those of steps that execute wide go to the row that waits for all preparations. There
-    is one queue only.
-
-    Args:
-        costs: costs of the profile.
-        wide: execution on all cores.
-        main: multiplier of the main core's work.
-        due: multiplier of each step's row `C >= P_k + E_k`, zero where there is none; the rest up to 1 is the row of widening.
-
-    Returns:
-        Bounds (ms) in the order of `costs.widenings()`.
-    """
-    passed = np.append(0.0, np.cumsum(due))[:, None]  # multipliers of the rows before
-    own, queue, narrow = (_finite(costs, a) for a in (costs.main, costs.queue, costs.narrow))
-    on_main = own * main
-    left = np.maximum(1.0 - main - passed, 0.0)
-    before = (np.minimum(on_main, queue * left[:-1]) + narrow * (main + passed[1:])).min(axis=1)
-    after = (np.minimum(on_main, queue * left[:, :, None]) + _finite(costs, wide)).min(axis=2)  # widening, step
-    behind = np.where(np.arange(costs.steps) >= np.arange(costs.steps + 1)[:, None], after, 0.0).sum(axis=1)
-    bounds: Floats = np.append(0.0, np.cumsum(before)) + behind
-    return bounds
-
-
-def picked(costs: CostArrays, widen_from: int, multipliers: Floats, read: Floats | None = None) -> tuple[Ints, Ints]:
+def picked(costs: CostArrays, widen_from: int, multipliers: Floats) -> tuple[Ints, Ints]:
     """Return the candidate and place (0: a queue) of each step, each chosen alone at multipliers of `cheap_bounds`."""
     u, queued, streamed = multipliers.tolist()
     weight = np.where(np.arange(costs.steps) < widen_from, u, 1.0)[:, None]
     alone = _finite(costs, costs.execution(widen_from)) * weight
-    if read is not None:
-        alone = alone + _finite(costs, read) * streamed
+    if costs.disk is not None:
+        alone = alone + _finite(costs, costs.disk.read) * streamed
     main, queue = (_finite(costs, a) for a in (costs.main, costs.queue))
     both = np.stack([alone + queue / max(costs.queues, 1) * queued, alone + main * u], axis=2).reshape(costs.steps, -1)
     best = both.argmin(axis=1)
     return best // 2, np.where(best % 2 == 0, 0, MAIN)
-
-
-def priced(costs: CostArrays, widen_from: int, multipliers: Floats) -> KernelSchedule:
-    """Return the schedule that is `picked` at these multipliers, improved by single changes."""
-    return assigned(costs, *picked(costs, widen_from, multipliers), widen_from)
 
 
 def improved(costs: CostArrays, schedule: KernelSchedule) -> KernelSchedule:
@@ -142,11 +123,6 @@ def improved(costs: CostArrays, schedule: KernelSchedule) -> KernelSchedule:
         choice[k], place[k] = o, q if q < costs.queues else MAIN
 
 
-def assigned(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> KernelSchedule:
-    """Spread the steps over the cores by `spread`, then improve the schedule by single changes."""
-    return improved(costs, spread(costs, choice, place, widen_from))
-
-
 def spread(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> KernelSchedule:
     """Split the preparations off the main core over the queues.
 
@@ -173,22 +149,65 @@ def changed_at_random(costs: CostArrays, schedule: KernelSchedule, count: int, r
     return KernelSchedule(tuple(choice), tuple(place), schedule.widen_from)
 
 
-def shaken(costs: CostArrays, schedule: KernelSchedule, *, rounds: int, goal_ms: float, until: float) -> KernelSchedule:
-    """Search locally again and again: change a few steps at random, improve, keep what is faster.
+class _SearchTimes(ctypes.Structure):
+    """Times of a search, as the library reads them.
 
-    Args:
-        costs: costs of the profile.
-        schedule: schedule to start from.
-        rounds: how often.
-        goal_ms: fast enough.
-        until: `time.monotonic()` at which to stop.
+    Of each candidate, ms, shape (steps, candidates, 7): reading from the disk; what of a preparation does not wait for weights,
+    on the main core and on others; the whole preparation on them; narrow and wide execution, which is not read where execution
+    never widens.
     """
-    random = np.random.default_rng(0)
-    best_ms = makespan_ms(costs, schedule)
-    for _ in range(rounds):
-        if best_ms <= goal_ms or time.monotonic() > until:
-            break
-        other = improved(costs, changed_at_random(costs, schedule, _SHAKEN, random))
-        if (other_ms := makespan_ms(costs, other)) < best_ms:
-            schedule, best_ms = other, other_ms
-    return schedule
+
+    _fields_ = (
+        ("_times", c_void_p),
+        ("_candidates", c_void_p),
+        *((name, c_int64) for name in ("_steps", "_width", "_queues", "_widens")),
+        ("_latency_ms", c_double),
+    )
+
+    def __init__(self, costs: CostArrays) -> None:
+        disk, wide = costs.disk, costs.narrow if costs.wide is None else costs.wide
+        assert disk is not None  # noqa: S101  schedules without one have a closed form
+        times = (disk.read, disk.early_main, disk.early_queue, costs.main, costs.queue, costs.narrow, wide)
+        self._arrays = np.ascontiguousarray(np.stack(times, axis=-1)), costs.present.sum(axis=1)
+        sizes = (*costs.main.shape, costs.queues, costs.wide is not None)
+        super().__init__(*(own.ctypes.data for own in self._arrays), *sizes, disk.latency_ms)
+
+
+class _Scratch(ctypes.Structure):
+    """The memory of one search, for a profile of so many steps on so many preparing cores."""
+
+    _fields_ = tuple((name, c_void_p) for name in ("_steps", "_cores", "_own"))
+
+    def __init__(self, steps: int, queues: int) -> None:
+        cores = queues + 1
+        self._arrays = np.zeros((steps, 4)), np.zeros((cores, 3), np.int64), np.zeros((cores, steps), np.int64)
+        super().__init__(*(own.ctypes.data for own in self._arrays))
+
+
+_SCHEDULE = (POINTER(_SearchTimes), POINTER(_Scratch), array(np.int64), array(np.int64))
+_priced = when_needed("schedule_priced", c_double, *_SCHEDULE, c_int64, c_double)
+_descended = when_needed("schedule_descended", c_int, *_SCHEDULE, POINTER(c_int64), POINTER(c_double))
+
+
+class Events:
+    """Prices schedules whose weights are on the disk event by event, and improves them; `costs` say which disk."""
+
+    def __init__(self, costs: CostArrays) -> None:
+        self._given = _SearchTimes(costs), _Scratch(costs.steps, costs.queues)
+
+    def makespan_ms(self, schedule: KernelSchedule) -> float:
+        """Return when the last step has been executed, ms: `machine.simulate` without a timeline."""
+        choice, place = np.array(schedule.choice, np.int64), np.array(schedule.place, np.int64)
+        return float(_priced()(*self._given, choice, place, schedule.widen_from, np.inf))
+
+    def descended(self, schedule: KernelSchedule, until: float) -> KernelSchedule:
+        """Improve a schedule by single changes, until none helps or `until` (`time.monotonic()`) has come.
+
+        A round changes the step that widens, then candidate and place of each step; each change is kept if it helps.
+        """
+        choice, place = np.array(schedule.choice, np.int64), np.array(schedule.place, np.int64)
+        widen_from, now_ms = c_int64(schedule.widen_from), c_double(self.makespan_ms(schedule))
+        helped = True
+        while helped and time.monotonic() < until:
+            helped = bool(_descended()(*self._given, choice, place, widen_from, now_ms))
+        return KernelSchedule(tuple(choice.tolist()), tuple(place.tolist()), widen_from.value)

@@ -15,8 +15,18 @@ exactly
 with finish(k) the end of preparation k on its queue: main preparations need no clever order, and on a single queue the order of
 steps is best (its tails, the executions still to come, shrink with k: Jackson's rule).
 
+With the page cache evicted the disk is one more machine. It reads the weights of the steps in the order of execution, ahead of
+everything, as the executor asks for them, and with the weights of step k come
+
+    A_k = latency + bytes of steps <= k / bandwidth.
+
+A preparation makes its kernels first, and needs the weights then. Until they have come its core makes kernels of later steps;
+with none left it stands still, so the closed form is no longer the makespan: schedules are priced event by event. That order is
+the model's, and the bounds hold for it: a core that prepares a later step reads its weights at once, which puts them before
+others.
+
 What is paid before all of it (`Profile.start_ms`) is the same for every schedule: it is added to makespans and bounds once they
-are found (`planning.outcome.Outcome`), and is in no `CostArrays`.
+are found (`planning.optimal.Outcome`), and is in no `CostArrays`.
 """
 
 from __future__ import annotations
@@ -59,12 +69,7 @@ class Work:
 
 
 def finished_ms(work: Work, note: Note | None = None) -> float:
-    """Return when the last step has been executed, ms.
-
-    Args:
-        work: the work of the schedule.
-        note: is told of every piece of work.
-    """
+    """Return when the last step has been executed, ms; `note` is told of every piece of work."""
     ready = [inf] * len(work.execute)
     main, *others = (_Lane(work, lane, ready, note) for lane in range(len(work.lanes)))
     free = [lane.prepare_all(work.start_ms) for lane in others]
@@ -136,6 +141,22 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class DiskArrays:
+    """Disk arrays hold what a disk adds to a profile, shape (steps, candidates of the richest step), ms.
+
+    Attributes:
+        read: reading from the disk; absent candidates cost infinity.
+        early_main, early_queue: the part of a preparation that does not wait for the weights, on the main core and on others.
+        latency_ms: time before the disk's first byte.
+    """
+
+    read: Floats
+    early_main: Floats
+    early_queue: Floats
+    latency_ms: float
+
+
+@dataclass(frozen=True)
 class CostArrays:
     """Cost arrays hold a profile, shape (steps, candidates of the richest step), ms; absent candidates cost infinity.
 
@@ -148,6 +169,8 @@ class CostArrays:
         queues: number of preparing cores.
         main_prepares: whether the main core may prepare while others work; a GPU only executes, and its costs of preparing are
             then above any makespan.
+        disk: where the weights come from; None if they are in memory. With several cores and a disk, preparations and
+            executions are taken as overlapping others.
     """
 
     main: Floats
@@ -158,6 +181,7 @@ class CostArrays:
     alone_execute: Floats
     queues: int
     main_prepares: bool = True
+    disk: DiskArrays | None = None
 
     @cached_property
     def present(self) -> npt.NDArray[np.bool_]:
@@ -180,26 +204,33 @@ class CostArrays:
         return np.where(np.arange(self.steps)[:, None] < widen_from, self.narrow, self.wide)
 
 
-def costs_of(profile: Profile) -> CostArrays:
-    """Return the costs of a profile on its machine, contention included."""
+def costs_of(profile: Profile, disk: Disk | None = None) -> CostArrays:
+    """Return the costs of a profile on its machine, contention included, with weights in memory or on a disk."""
     shape = (len(profile.layers), max(len(layer.candidates) for layer in profile.layers))
-    arrays = [np.full(shape, np.inf) for _ in range(6)]
+    arrays = [np.full(shape, np.inf) for _ in range(9)]
     core = BIG if profile.equal else LITTLE
-    all_cores = profile.big_cores
+    overlapped = disk is None or profile.queues > 0  # else nothing overlaps but the disk
     for k, layer in enumerate(profile.layers):
         for o, c in enumerate(layer.candidates):
+            on_main = prepare_ms(profile, c, BIG, overlapped=overlapped, main=True)
+            on_queue = prepare_ms(profile, c, core, overlapped=True)
             values = (
-                sum(prepare_ms(profile, c, BIG, overlapped=True, main=True)),
-                sum(prepare_ms(profile, c, core, overlapped=True)),
-                execute_ms(profile, c, profile.narrow, overlapped=True),
-                execute_ms(profile, c, all_cores, overlapped=False),
+                sum(on_main),
+                sum(on_queue),
+                execute_ms(profile, c, profile.narrow, overlapped=overlapped),
+                execute_ms(profile, c, profile.big_cores, overlapped=False),
                 sum(prepare_ms(profile, c, BIG, overlapped=False)),
-                execute_ms(profile, c, all_cores, overlapped=False),
+                execute_ms(profile, c, profile.big_cores, overlapped=False),
+                disk.transfer_ms(c.read_bytes) if disk is not None else 0.0,
+                on_main[1],
+                on_queue[1],
             )
             for array, value in zip(arrays, values, strict=True):
                 array[k, o] = value
-    main, queue, narrow, wide, alone_prepare, alone_execute = arrays
-    return CostArrays(main, queue, narrow, wide if profile.equal else None, alone_prepare, alone_execute, profile.queues)
+    main, queue, narrow, wide, alone_prepare, alone_execute, read, early_main, early_queue = arrays
+    arrivals = None if disk is None else DiskArrays(read, early_main, early_queue, disk.latency_ms)
+    widens = wide if profile.equal else None
+    return CostArrays(main, queue, narrow, widens, alone_prepare, alone_execute, profile.queues, disk=arrivals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 
 from edgeplan.errors import FormatError
 
@@ -64,13 +64,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer is a step of the execution order: a fused operator.
-
-    Attributes:
-        name: name of the step.
-        members: names of the ONNX operators in it.
-        candidates: candidates that can run it, at least one.
-    """
+    """A layer is a step of the execution order, a fused operator: its name, its ONNX operators, and at least one candidate."""
 
     name: str
     members: tuple[str, ...]
@@ -141,9 +135,7 @@ class Fresh:
 class Disk:
     """Describes the disk that weights come from with the page cache evicted.
 
-    Attributes:
-        mb_per_s: sequential bandwidth, 10^6 bytes a second.
-        latency_ms: before the first byte of a file that is opened.
+    It has a sequential bandwidth, 10^6 bytes a second, and a latency before the first byte of a file that is opened.
     """
 
     mb_per_s: float
@@ -288,3 +280,92 @@ def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped
     fresh = profile.fresh
     time = candidate.execute_ms[width] * (fresh.wide if profile.equal and width > 1 else fresh.execute)
     return time * profile.contention.execute + fresh.hand_over_ms if overlapped else time
+
+
+def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
+    """Return every cost through which a candidate can enter a plan of this machine, weights being in memory."""
+    core = BIG if profile.equal else LITTLE
+    return (
+        sum(prepare_ms(profile, c, BIG, overlapped=False)),
+        sum(prepare_ms(profile, c, core, overlapped=True)),
+        *(c.execute_ms[w] for w in sorted({profile.narrow, profile.big_cores})),  # the same factors for all
+    )
+
+
+def _disk_costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
+    """Return the costs that also count where weights come from the disk: bytes, and the preparation after their arrival."""
+    places = ((BIG, True), (BIG if profile.equal else LITTLE, False))
+    stages = [prepare_ms(profile, c, core, overlapped=True, main=main) for core, main in places]
+    return (float(c.read_bytes), *(read + transform for read, _, transform in stages))
+
+
+def undominated(profile: Profile, *, disk: bool = False) -> tuple[tuple[int, ...], ...]:
+    """Return for each step the positions of candidates that no other beats in preparation and execution (Algorithm 1, line 1).
+
+    Of equal ones the first stays. With weights in memory, a plan never gets worse by exchanging a candidate for one that
+    dominates it, so no optimum is lost. With a disk a candidate must also be beaten in bytes to read, and in what waits for
+    them; the bounds stay, but what is prepared sooner may make the main core begin another preparation that waits: an optimum
+    may be lost, which has not been seen.
+    """
+    kept = []
+    for layer in profile.layers:
+        costs = [_costs(profile, c) + (_disk_costs(profile, c) if disk else ()) for c in layer.candidates]
+        kept.append(
+            tuple(
+                i
+                for i, mine in enumerate(costs)
+                if not any(
+                    all(a <= b for a, b in zip(other, mine, strict=True)) and (other != mine or j < i)
+                    for j, other in enumerate(costs)
+                    if j != i
+                )
+            )
+        )
+    return tuple(kept)
+
+
+def pareto(profile: Profile, *, disk: bool = False) -> Profile:
+    """Return the profile with undominated candidates only (Algorithm 1, line 1); `disk` as in `undominated`."""
+    return selected(profile, undominated(profile, disk=disk))
+
+
+def selected(profile: Profile, positions: Sequence[Sequence[int]]) -> Profile:
+    """Return the profile with the candidates at those positions only, by step."""
+    layers = tuple(
+        replace(layer, candidates=tuple(layer.candidates[i] for i in kept))
+        for layer, kept in zip(profile.layers, positions, strict=True)
+    )
+    return replace(profile, layers=layers)
+
+
+def work_bound_ms(profile: Profile) -> float:
+    """Sum each step's least (preparation + execution) core-milliseconds of any candidate, and divide it by the cores.
+
+    Contention and what is paid before the first step do not count, and of the factors of a fresh process only those that make
+    a stage cheaper do: no schedule of the profile's machine ends sooner, whatever overlaps.
+    """
+    profile = replace(profile, fresh=Fresh(*(min(factor, 1.0) for factor in profile.fresh.factors)))
+    work = sum(min(_work_ms(profile, c) for c in layer.candidates) for layer in profile.layers)
+    return work / profile.cores
+
+
+def _work_ms(profile: Profile, c: Candidate) -> float:
+    classes = (BIG,) if profile.equal else (BIG, LITTLE)
+    widths = {profile.narrow, profile.big_cores}
+    prepare = min(sum(prepare_ms(profile, c, core, overlapped=False)) for core in classes)
+    return prepare + min(width * execute_ms(profile, c, width, overlapped=False) for width in widths)
+
+
+def fewest_read_bytes(profile: Profile) -> int:
+    """Return the fewest bytes that any candidates read, over all steps: what must come from disk with nothing cached."""
+    return sum(min(c.read_bytes for c in layer.candidates) for layer in profile.layers)
+
+
+def read_bytes(candidates: Iterable[Candidate]) -> int:
+    """Return bytes that chosen candidates read."""
+    return sum(c.read_bytes for c in candidates)
+
+
+def cache_bytes(candidates: Iterable[Candidate]) -> int:
+    """Return bytes that chosen candidates store beside the model: the storage overhead of Table 4."""
+    return sum(c.cache_bytes for c in candidates)

@@ -45,12 +45,8 @@ class Pairs:
 def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeats: int = REPEATS) -> Pairs:
     """Prepare a model on one core, alone and beside another preparation of it, by turns, so that drift meets both alike.
 
-    Args:
-        rig: a model with its first candidates.
-        cores: the first big core, and the first little one, else the second big one.
-        watch: of all cores; what they were disturbed in is measured again. Without it nothing is waited for, and a waiting for
-            a processor is taken off.
-        repeats: number of measurements of each.
+    The cores are the first big one, and the first little one, else the second big one. What they were disturbed in is measured
+    again, by the watch of all cores; without it nothing is waited for, and a waiting for a processor is taken off.
 
     Returns:
         Medians of together / alone; 1 where there is one core only.
@@ -126,12 +122,7 @@ def _at_once(*preparing: tuple[_Passes, int]) -> list[float]:
 
 
 class _Passes:
-    """Passes prepare a whole model with the first candidate of every step, as a cold start does.
-
-    Args:
-        rig: a model with its first candidates.
-        program: what is prepared.
-    """
+    """Passes prepare a whole model with the first candidate of every step, as a cold start does."""
 
     def __init__(self, rig: Harness, program: TrialProgram) -> None:
         self._dnnl = rig.dnnl

@@ -40,11 +40,7 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0, pr
     """Read parts of the largest file, evicted, from its begin on: what each takes is a latency and its bytes over a bandwidth.
 
     A first page alone would say little of the former: reading gets faster over the first megabytes, and small models end there.
-
-    Args:
-        files: files of a model; a large one tells more of the bandwidth.
-        lock_timeout_seconds: how long to wait while another process is measuring on this machine.
-        probes: how often each part is read.
+    Each part is read `probes` times.
     """
     with machine_lock(lock_timeout_seconds):
         return glance_at_disk(files, probes)
@@ -65,12 +61,7 @@ def glance_at_disk(files: Sequence[Path], probes: int = 1) -> Disk:
 
 
 def fitted(sizes: Sequence[int], times_ms: npt.NDArray[np.float64]) -> Disk:
-    """Return the disk whose latency and bandwidth come nearest to what parts of a file took, by relative errors.
-
-    Args:
-        sizes: bytes of each part (parts,).
-        times_ms: milliseconds of each (parts,).
-    """
+    """Return the disk whose latency and bandwidth come nearest to what parts of a file took (bytes, ms), by relative errors."""
     rows = np.column_stack([np.ones(len(sizes)), sizes]) / times_ms[:, None]
     (latency_ms, ms_per_byte), _ = scipy.optimize.nnls(rows, np.ones(len(sizes)))
     if ms_per_byte == 0:  # nothing but latency to be seen: what is slower than that is not known
@@ -81,10 +72,7 @@ def fitted(sizes: Sequence[int], times_ms: npt.NDArray[np.float64]) -> Disk:
 def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) -> Disk:
     """Measure the disk once for a machine, as `measure_disk` does: plans would change with every probe.
 
-    Args:
-        path: file that it is kept in; delete it after moving to another disk.
-        files: files to read.
-        lock_timeout_seconds: see `measure_disk`.
+    It is kept in the file `path`, which is to be deleted after moving to another disk.
     """
     if path.is_file():
         try:

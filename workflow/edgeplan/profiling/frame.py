@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.errors import FormatError
-from edgeplan.planning.dominance import undominated
-from edgeplan.planning.profile import BIG, LITTLE, Candidate, Contention, Fresh, Layer, Profile, check
+from edgeplan.planning.profile import BIG, LITTLE, Candidate, Contention, Fresh, Layer, Profile, check, undominated
 
 _CORES = ("big_cores", "little_cores", "little_ratio")
 _CONTENTION = tuple(f"contention_{field.name}" for field in fields(Contention))

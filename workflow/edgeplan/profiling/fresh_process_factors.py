@@ -26,11 +26,9 @@ from edgeplan.measurement.process.job import RunJob
 from edgeplan.measurement.process.starts import Forks, prepared, start_cold
 from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.document import Plan
-from edgeplan.planning.dominance import pareto
 from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, costs_of, makespan_ms, simulate
-from edgeplan.planning.optimal import Search
-from edgeplan.planning.outcome import Outcome, document, optimal_outcome
-from edgeplan.planning.profile import BIG, SOURCES, Candidate, Contention, Fresh, Profile, check
+from edgeplan.planning.optimal import Outcome, Search, document, optimal_outcome
+from edgeplan.planning.profile import BIG, SOURCES, Candidate, Contention, Fresh, Profile, check, pareto
 from edgeplan.profiling.contention import Pairs, charged
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import NOISE, Row
@@ -231,17 +229,7 @@ def measure_start(
     cores: Cores,
     scratch: Path,
 ) -> Start:
-    """Start plans of a model in fresh processes.
-
-    Args:
-        dnnl: the library.
-        model: the model file.
-        profile: profile of the model under one home layout; its start and factors are not looked at.
-        pairs: factors of preparing beside another preparation.
-        starter: starts them.
-        cores: cores of the device.
-        scratch: folder to write to.
-    """
+    """Start plans of a model under one home layout in fresh processes; the profile's own start and factors do not count."""
     plain = replace(profile, start_ms=0.0, fresh=Fresh(), contention=Contention())
     cases = {("alone", _MAPPED): replace(plain, big_cores=1) if plain.equal else plain}
     cases["alone", _RAW] = cases["alone", _MAPPED]
@@ -358,13 +346,7 @@ def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, bes
     """Return each step's candidate of the least work with one source of weights; raw ones are read where there are none.
 
     Others may have had the profiler's quick look only, and be good in nothing: what they cost says little of those in plans.
-
-    Args:
-        dnnl: the library.
-        model: the model file.
-        profile: profile of the model.
-        source: source of the weights.
-        beside: whether everything is prepared beside the execution, or before it by the core that executes.
+    All is prepared beside the execution, or before it by the core that executes.
     """
 
     def work_ms(candidate: Candidate) -> float:

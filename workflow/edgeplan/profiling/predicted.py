@@ -88,13 +88,7 @@ class PreparationCosts(BaseModel):
 
     @staticmethod
     def fitted(rows: Sequence[Row], constants: Constants, cores: Cores) -> PreparationCosts:
-        """Fit the costs of preparation over profiled rows.
-
-        Args:
-            rows: rows of candidates, first calls and whole programs.
-            constants: constants of the machine.
-            cores: cores of the device.
-        """
+        """Fit the costs of preparation over profiled rows: of candidates, first calls and whole programs."""
         starts = [row for row in rows if row.signature.startswith(START)]
         candidates = [row for row in rows if not row.signature.startswith((START, ONCE))]
         shares = [start_of([row]).start_ms / row.position for row in starts]
@@ -110,13 +104,9 @@ class PreparationCosts(BaseModel):
 
     @staticmethod
     def of_store(store: ProfileStore, own: frozenset[str], cores: Cores, *, disturbed: bool = False) -> PreparationCosts:
-        """Costs fitted over what was profiled of other models.
+        """Costs fitted over what was profiled of other models: rows of `own`, the planned model's steps, are left out.
 
-        Args:
-            store: profiled rows.
-            own: signatures of the steps that the planned model itself has; their rows are left out.
-            cores: of the device.
-            disturbed: whether rows count that were measured beside other work: then two cores may take longer than one.
+        Rows that were measured beside other work, where two cores may take longer than one, count if `disturbed`.
         """
         rows = [row for row in store.all_rows() if row.signature not in own and (disturbed or row.others <= DISTURBED)]
         candidates = sum(not row.signature.startswith((START, ONCE)) for row in rows)
@@ -225,18 +215,10 @@ def predicted_profiles(
     shipped: PreparationCosts | None = None,
     layouts: Sequence[str] = HOMES,
 ) -> tuple[tuple[Profile, ...], PreparationCosts]:
-    """Predict a model's profiles, and tell from which costs of preparation.
+    """Predict a model's profiles under its home layouts, and tell from which costs of preparation.
 
-    Args:
-        dnnl: the library.
-        model: the model file.
-        graph: its graph.
-        cores: cores of the device.
-        name: name of the model.
-        store: profiled rows; those of steps that the model itself has are left out.
-        predictor: predictor of the device.
-        shipped: costs of preparation to take where too few steps of other models have been profiled.
-        layouts: home layouts.
+    Rows of steps that the model itself has are left out; where too few steps of other models have been profiled, the `shipped`
+    costs of preparation are taken.
     """
     lowered = lower(graph)
     weights = locate_weights(model, lowered)
@@ -325,15 +307,7 @@ class _Execution:
 
 
 def _row(costs: PreparationCosts, cores: Cores, group: Group, position: int, execute_ms: float) -> Row:
-    """Return a row of a candidate that was not measured.
-
-    Args:
-        costs: of preparation.
-        cores: of the device.
-        group: the candidate's steps.
-        position: of the candidate.
-        execute_ms: predicted on one core; on all cores the speed-up of profiled steps is taken.
-    """
+    """Return a row of a candidate that was not measured; on all cores the speed-up of profiled steps is taken."""
     sizes, name = group.sizes[position], group.implementations[position].name
     blank = Row(group.digest, name, position, sizes.raw, sizes.weights, sizes.scratch, {}, 0.0)
     stages = STAGES if sizes.weights else ("create", "create_again")

@@ -66,19 +66,9 @@ def profile_model(
     budget: TimeBudget | None = None,
     lock_timeout_seconds: float = LOCK_SECONDS,
 ) -> tuple[Profile, ...]:
-    """Profile a model under every home layout; only what the store lacks is measured.
+    """Profile a model under every home layout; only what the store lacks is measured. Without a store nothing is kept.
 
-    Args:
-        dnnl: the library.
-        model: the model file; its weights are read while measuring.
-        graph: its graph.
-        settings: how to measure.
-        cores: cores of the device.
-        name: name of the model.
-        store: rows measured before; None keeps nothing.
-        layouts: home layouts.
-        budget: time that measuring may take; that of the settings without one.
-        lock_timeout_seconds: how long to wait while another process is measuring on this machine.
+    The budget of time is that of the settings without one; the wait for another process that is measuring takes none of it.
 
     Returns:
         One profile for each home layout, in the order of `layouts`.

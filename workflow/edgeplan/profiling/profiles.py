@@ -62,15 +62,9 @@ def measure_once(
     forks: Forks,
     wanted: Collection[tuple[str, str]] | None = None,
 ) -> list[Row]:
-    """Measure the kernels of a model that are not known yet, each by the candidate with the least weights.
+    """Measure the kernels of a model that are not `known` yet, each by the candidate with the least weights.
 
-    Args:
-        trials: the candidates.
-        known: kernels that were measured.
-        scratch: folder to write to.
-        clock: clock of the machine.
-        forks: processes that execute them.
-        wanted: signatures and implementations of the candidates whose kernels matter; None for all.
+    Only kernels of the `wanted` candidates (signature, implementation) matter; None for all.
     """
     program = trials.subject.program
     smallest: dict[str, tuple[int, int, int]] = {}
@@ -141,20 +135,11 @@ def profile_of(
 ) -> Profile:
     """Return the profile of a model under one home layout.
 
-    Args:
-        name: name of the model.
-        layout: home layout.
-        steps: each with its signature and the milliseconds of touching arena pages first.
-        shapes: shapes of the activations.
-        types: of tensors that are not of float32.
-        rows: the candidates of every signature.
-        cores: cores of the device.
-        contention: measured factors.
-        touch_ms_per_byte: cost of memory that transformed weights are written to for the first time.
-        start_ms: time that is paid before any step is prepared.
-        once_ms: extra time of a kernel's first execution in a process, by kernel.
-        fresh: factors on the costs in a fresh process; none without.
-        start_noise: share of the starts behind these factors that stayed disturbed.
+    Each step comes with its signature and the milliseconds of touching arena pages first; `types` are of tensors that are not
+    of float32, `rows` the candidates of every signature. Besides what was measured of the steps count `touch_ms_per_byte` of
+    memory that transformed weights are written to for the first time, `start_ms` before any step is prepared, and `once_ms` of
+    a kernel's first execution in a process, by kernel. `start_noise` is the share of the starts behind these factors that
+    stayed disturbed.
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps]), strict=True):
@@ -180,13 +165,7 @@ def shares(signed: Sequence[str]) -> list[float]:
 
 
 def candidates_of(row: Row, cores: Cores, charge: Charge) -> tuple[Candidate, ...]:
-    """Return the candidates of a row: its implementation with each source of its weights.
-
-    Args:
-        row: the measured row.
-        cores: whose classes and widths count.
-        charge: costs that are paid besides.
-    """
+    """Return the candidates of a row: its implementation with each source of its weights, with what is charged besides."""
 
     def cost(stage: str) -> float | None:
         times = row.samples_ms.get(stage)

@@ -59,12 +59,10 @@ _LEAST_FLUSH_BYTES, _MOST_FLUSH_BYTES = 2 << 20, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round says which steps are started cold, and how.
+    """A round says which steps are started cold, with which candidate each, and how many processors execute.
 
-    Attributes:
-        choice: position of the candidate of each step that is started cold; the others keep what they have.
-        width: processors that execute.
-        repeats: steps whose preparation after an equal step's is timed too, or after their own where the model has no equal.
+    Of the steps in `repeats` the preparation after an equal step's is timed too, or after their own where the model has no
+    equal.
     """
 
     choice: Mapping[int, int]
@@ -126,14 +124,8 @@ def release_freed() -> None:
 class Harness:
     """Runs a model under one home layout round by round. oneDNN's cache of primitives is off meanwhile.
 
-    Args:
-        dnnl: the library.
-        subject: the model and layout to run.
-        model: the model file.
-        inputs: values of the model's inputs.
-        classes: a processor of each core class, whose preparation is timed.
-        big: processors that execute.
-        scratch: folder for a stand-in of the weight cache, on the disk the plan will lie on.
+    A processor of each core class (`classes`) prepares and is timed, the `big` ones execute. The scratch folder is for a stand-
+    in of the weight cache, on the disk the plan will lie on.
     """
 
     def __init__(
@@ -308,16 +300,10 @@ def measure(
     budget: TimeBudget | None = None,
     promising: Promising = lambda _: True,
 ) -> list[Row]:
-    """Measure groups of steps; the other steps of the model run along.
+    """Measure at least one group of steps; the other steps of the model run along.
 
-    Args:
-        rig: the model.
-        groups: groups to be measured, at least one.
-        settings: how.
-        clock: clock that times are normalised by.
-        advance: told the share of the work just done, in thousandths.
-        budget: beyond it only the first block at each width is measured; None is unbounded.
-        promising: told the rows of the quick look; if it says no, there is no more.
+    The share of the work just done, in thousandths, is told to `advance`. Beyond the budget only the first block at each width
+    is measured. If `promising` says no to the rows of the quick look, there is no more.
     """
     opened = [_Open(g, list(range(len(g.sizes))), samples=[{} for _ in g.sizes]) for g in groups]
     widths, budget = rig.widths, budget or TimeBudget()
@@ -446,11 +432,7 @@ def _prepare_ms(samples: Mapping[str, Sequence[Sample]]) -> float:
 
 
 def work_ms(steps: Sequence[Sequence[Row]]) -> float:
-    """Return the time to prepare and execute all steps on one core, ms, each with its candidate of the least sum.
-
-    Args:
-        steps: the rows of each.
-    """
+    """Return the time to prepare and execute all steps on one core, ms, each with the row of its candidate of the least sum."""
 
     def cost(row: Row) -> float:
         preparing = sum(np.median(row.samples_ms[stage]) for stage in _PREPARING if stage in row.samples_ms)

@@ -33,36 +33,19 @@ from edgeplan.support.files import stamp
 
 @dataclass(frozen=True, slots=True)
 class TrialProgram:
-    """A program whose records a bench prepares.
-
-    Attributes:
-        content: as `runtime.packed_programs` makes it.
-        cache: file that cached weights come from; None: it has none.
-    """
+    """A program whose records a bench prepares, as `runtime.packed_programs` makes it, and the file of its cached weights."""
 
     content: bytes
     cache: Path | None
 
 
 class Trials:
-    """Trials hold the candidates of a model under one home layout, linked.
+    """Trials hold the candidates of a model under one home layout, linked, for some numbers of cores that execute.
 
     Weights of a step at trial are made from the model file. Those that a cold start always has from its cache come from a file
-    like that, which holds them as they are: steps execute with their own weights, since some processors take several times as
-    long over denormal numbers.
-
-    Args:
-        dnnl: the library.
-        subject: steps and candidates.
-        model: the model file.
-        widths: numbers of cores that execute.
-        scratch: folder for a stand-in of the weight cache.
-
-    Attributes:
-        group: the group of each step.
-        linked: the tables, with the first candidates at places of their own; weights as at trial.
-        cache: a file that is read as a weight cache would be; `own` those weights that are never made from the model file.
-        weights_bytes: transformed weights of the model.
+    like that, `own`, which holds them as they are: steps execute with their own weights, since some processors take several
+    times as long over denormal numbers. Another file, `cache`, is read as a weight cache would be. `linked` has the first
+    candidates at places of their own; weights as at trial.
     """
 
     def __init__(self, dnnl: Dnnl, subject: ProfilingSubject, model: Path, widths: Sequence[int], scratch: Path) -> None:
@@ -160,11 +143,7 @@ class Trials:
         return self._written(self._program(steps, self.cache, self.weights_bytes), self.cache)
 
     def only(self, candidates: Sequence[tuple[int, int, int]]) -> tuple[TrialProgram, range]:
-        """A program of some candidates, and the numbers of their records.
-
-        Args:
-            candidates: step, position and width of each.
-        """
+        """A program of some candidates (step, position and width of each), and the numbers of their records."""
         chosen = [self._linked[candidate] for candidate in candidates]
         first = len(self.subject.program.steps)
         return self._written(self._at_trial, self.own, chosen), range(first, first + len(chosen))

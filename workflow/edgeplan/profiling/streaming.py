@@ -144,11 +144,8 @@ class RunSettings:
 def run_apart(folder: Path, schedules: Sequence[object], settings: RunSettings) -> StreamRun:
     """Run a plan in a process of its own.
 
-    Args:
-        folder: folder of the program and its weights.
-        schedules: plan documents, None for the folder's own, or budgets (bytes over idle) whose stored schedules are taken;
-            the session changes from one to the next.
-        settings: how.
+    Schedules are plan documents, None for the folder's own, or budgets (bytes over idle) whose stored schedules are taken; the
+    session changes from one to the next.
     """
     job = settings.job(folder, schedules)
     return work_apart("edgeplan.measurement.process.streaming", job, StreamRun, f"plan in {folder}", settings.timeout_seconds)
@@ -213,10 +210,7 @@ LANES = 2
 def profile_program(folder: Path, program: StreamProgram, settings: RunSettings) -> StreamProfile:
     """Measure a program with all its weights in memory, and the disk that they come from.
 
-    Args:
-        folder: folder of the program and its weights.
-        program: the same.
-        settings: how; times of steps and at least one bandwidth pass are asked for.
+    The settings ask for times of steps and at least one bandwidth pass.
     """
     schedule = all_resident(program)
     others = Others(tuple({*settings.processors, *settings.reader_processors}))

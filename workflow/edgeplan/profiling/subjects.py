@@ -40,11 +40,7 @@ class Sizes:
 class Group:
     """A group consists of equal steps: they differ in names alone, so their candidates cost the same.
 
-    Attributes:
-        digest: digest of what makes them equal; the key of their rows.
-        steps: positions in execution order.
-        implementations: implementations of their candidates.
-        sizes: sizes of each candidate.
+    Its digest is that of what makes them equal, the key of their rows; steps are positions in execution order.
     """
 
     digest: str
@@ -55,11 +51,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class ProfilingSubject:
-    """A subject of profiling is a model under one home layout.
+    """A subject of profiling is a model under one home layout, with groups of equal steps.
 
-    Attributes:
-        program: with room for the scratch of any candidate; its choices are each step's first candidate.
-        groups: groups of equal steps.
+    Its program has room for the scratch of any candidate; its choices are each step's first candidate.
     """
 
     program: Program
@@ -150,22 +144,16 @@ LIBRARY = "onednn"
 
 
 def target_of(model: Path, dnnl: Dnnl, threads: int) -> Target:
-    """Return the target of plans of a model on this machine.
-
-    Args:
-        model: the ONNX file.
-        dnnl: the library.
-        threads: cores that execute.
-    """
+    """Return the target of plans of a model that execute on so many threads of this machine."""
     return Target(model.name, model_sha256(model), LIBRARY, dnnl.info.version, dnnl.info.isa, fingerprint(), threads)
 
 
 def require_exact(graph: Graph, source: str) -> None:
-    """Refuse operators that the runtime would compute otherwise than ONNX says.
+    """Refuse forms of operators that the runtime would compute otherwise than ONNX says, before anything is measured.
 
-    Args:
-        graph: the graph that is to be lowered, as `load_onnx` has passed it.
-        source: where the graph comes from, for messages.
+    `runtime.lowering` names what oneDNN lacks, by operator and shape. These forms pass it: the graph holds all that tells them
+    apart, the steps made of it do not. They are no matter to predictions of latency, so a model is not refused when it is read.
+    `source` says where the graph comes from, for messages.
     """
     found = list(_problems(graph))
     if found:

@@ -44,17 +44,10 @@ _PROBES = 3  # of the disk, for one plan
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request says how a model is to be planned.
+    """A request says how a model is to be planned: the device, costs ("profiled" or "predicted"), planner and layouts.
 
-    Attributes:
-        device: the device to plan for.
-        costs: "profiled" or "predicted".
-        planner: a name in `PLANNERS`.
-        layouts: home layouts to plan.
-        rows: folder of profiled rows.
-        shared: folder of the pipeline's, which are read, too.
-        predictors: predictors of the device, for predicted costs.
-        settings: settings of the profile.
+    Profiled rows lie in `rows`; those of the pipeline in `shared` are read, too. Predicted costs ask for predictors of the
+    device.
     """
 
     device: DeviceFile
@@ -69,14 +62,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Holds a plan with what it was made from.
-
-    Attributes:
-        plan: the plan.
-        profiles: the costs.
-        dnnl: the library.
-        about: lines on the machine that predicted costs are of, where it is another one.
-    """
+    """Holds a plan with the profiles it was made from, and lines on the machine that predicted costs are of, if another one."""
 
     plan: Plan
     profiles: tuple[Profile, ...]

@@ -22,7 +22,7 @@ from edgeplan.errors import InfeasibleError, ModelError, UndecidedError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array
 from edgeplan.measurement.process.memory_group import NoGroupError
-from edgeplan.planning.layout.buffers import BufferLayout
+from edgeplan.planning.layout import BufferLayout
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import improved, least
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms

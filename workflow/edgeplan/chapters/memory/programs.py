@@ -16,7 +16,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.process.inputs import Array, random_inputs
-from edgeplan.planning.layout.buffers import Ints
+from edgeplan.planning.layout import Ints
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import lowest
 from edgeplan.planning.memory.workload import Workload

@@ -22,9 +22,8 @@ from itertools import pairwise
 import numpy as np
 
 from edgeplan.errors import InfeasibleError, UndecidedError
-from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.buffers import BufferLayout, Buffers, Ints
-from edgeplan.planning.layout.greedy import FirstFit
+from edgeplan.planning import layout
+from edgeplan.planning.layout import BufferLayout, Buffers, FirstFit, Ints
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, around, best, enough_bytes
 from edgeplan.planning.memory.workload import Placement, Reader, Workload, placement, simulated, stalls_ms
@@ -89,7 +88,7 @@ def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isol
 
 def least(workload: Workload) -> BufferLayout:
     """Return the least budget found, with a layout that loads weights in their own step."""
-    return greedy.least(_with_weights(workload, np.flatnonzero(workload.weight_bytes)))
+    return layout.least(_with_weights(workload, np.flatnonzero(workload.weight_bytes)))
 
 
 def _with_weights(workload: Workload, steps: Ints) -> Buffers:
@@ -128,7 +127,7 @@ def _tensor_layouts(workload: Workload, budget: int) -> Iterator[Ints]:
 
 def lowest(workload: Workload) -> Ints:
     """Return the lowest greedy layout of the tensors."""
-    return greedy.lowest(workload.tensors)
+    return layout.lowest(workload.tensors)
 
 
 def improved(

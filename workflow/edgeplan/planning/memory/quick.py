@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.planning.layout.buffers import Ints
+from edgeplan.planning.layout import Ints
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.workload import (
     SHARES,

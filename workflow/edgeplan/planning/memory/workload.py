@@ -19,7 +19,7 @@ from heapq import heapreplace
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.planning.layout.buffers import Buffers, Ints
+from edgeplan.planning.layout import Buffers, Ints
 
 Floats = npt.NDArray[np.float64]
 #: Bytes of one read: smaller ones cost bandwidth, larger ones gain none.

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.buffers import Buffers, buffers
+from edgeplan.planning import layout
+from edgeplan.planning.layout import Buffers, buffers
 from edgeplan.planning.memory.quick import Mode, PlannedMemory
 from edgeplan.planning.memory.workload import Workload
 from edgeplan.runtime.creation import ALIGNMENT, PAGE_BYTES, paged
@@ -46,7 +46,7 @@ def schedule_of(planned: PlannedMemory) -> Schedule:
 def all_resident(program: StreamProgram) -> dict[str, Any]:
     """Return a schedule that keeps all weights in memory, above activations and scratch."""
     buffers = buffers_of(program)
-    lowest = greedy.lowest(buffers)
+    lowest = layout.lowest(buffers)
     at = paged(int((lowest + buffers.size).max(initial=0)))
     offsets = []
     for step in program.steps:

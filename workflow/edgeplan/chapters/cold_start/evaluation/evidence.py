@@ -9,8 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.planning.bounds import fewest_read_bytes, work_bound_ms
-from edgeplan.planning.profile import Profile
+from edgeplan.planning.profile import Profile, fewest_read_bytes, work_bound_ms
 from edgeplan.profiling.frame import from_frame
 
 #: Setting of the package's own runtime in the runs, and its plan that is held against the stock engines.

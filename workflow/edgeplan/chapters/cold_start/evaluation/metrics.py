@@ -181,7 +181,7 @@ def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
     """Return W(m), at the speed that the machine had during the runs in a state of the page cache.
 
     W(m) = slowness x the sum over the steps of the least (preparation + execution) core-time of any candidate, divided by the
-    cores; the least over the home layouts (`planning.bounds.work_bound_ms`).
+    cores; the least over the home layouts (`planning.profile.work_bound_ms`).
     """
     return (e.work_bound_ms * slowness(e.runs, state)).dropna()
 

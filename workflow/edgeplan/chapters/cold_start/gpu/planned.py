@@ -65,12 +65,9 @@ Made = TypeVar("Made")
 
 
 class CostMeter:
-    """A meter measures the candidates of one model on a processor that notes when kernels run.
+    """A meter measures the candidates of a model on a processor that was opened late, and notes when kernels run.
 
-    Args:
-        model: whose.
-        processor: opened late, with profiling.
-        repeats: executions of each kernel after its first one.
+    Each kernel is executed `repeats` times after its first execution.
     """
 
     def __init__(self, model: GpuModel, processor: DispatchingProcessor, repeats: int = 3) -> None:
@@ -87,11 +84,7 @@ class CostMeter:
         self._merged_share = 1.0  # what sources take to load as one program, of what they take apart
 
     def costs(self, threads: int) -> GpuCosts:
-        """Measure all candidates of all steps.
-
-        Args:
-            threads: that will prepare.
-        """
+        """Measure all candidates of all steps, for so many threads that will prepare."""
         try:
             self._compile_all()
             steps = []
@@ -209,11 +202,7 @@ class CostMeter:
 
 
 def upload_mb_per_s(processor: DispatchingProcessor) -> float:
-    """Measure the bandwidth from pinned memory of the host to the device's, MB/s; infinite where they share it.
-
-    Args:
-        processor: opened late.
-    """
+    """Measure the bandwidth from pinned memory of the host to the device's, MB/s; infinite where they share it."""
     if processor.capabilities.sharing is not Sharing.mirrored:
         return math.inf
     source, target = processor.allocate(_UPLOAD_BYTES), processor.own_memory(_UPLOAD_BYTES)
@@ -240,14 +229,7 @@ def _timed(call: Callable[..., Made], *given: Any) -> tuple[Made, float]:
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """Holds a plan of a cold start on a GPU that was written, and what it was made from.
-
-    Attributes:
-        folder: the plan folder that `run` executes.
-        outcome: what the planner decided.
-        costs: what it was made from.
-        prediction: as the folder tells it.
-    """
+    """Holds a plan of a cold start on a GPU that was written, what it was made from, and the prediction in its folder."""
 
     folder: Path
     outcome: GpuOutcome
@@ -266,14 +248,7 @@ class GpuPlan:
 
 
 class GpuPlanning:
-    """A planning of one model holds its costs, from which any plan is made.
-
-    Args:
-        device: the device file.
-        model: ONNX file.
-        processor: of the device, opened late, with profiling.
-        block: channels of a block of activations.
-    """
+    """A planning of one model holds its costs, from which any plan is made, on a processor opened late, with profiling."""
 
     def __init__(
         self,
@@ -294,13 +269,7 @@ class GpuPlanning:
         self._seconds = time.perf_counter() - began
 
     def write(self, planner: str, folder: Path, search: Search | None = None) -> GpuPlan:
-        """Make a plan and write its folder.
-
-        Args:
-            planner: a name in `GPU_PLANNERS`.
-            folder: to write, where another plan may lie.
-            search: how hard to search.
-        """
+        """Make a plan by a planner of `GPU_PLANNERS`, and write its folder, where another plan may lie."""
         require_known("planner", [planner], GPU_PLANNERS, "--planner")
         began = time.perf_counter()
         found = GPU_PLANNERS[planner](self.costs, search or Search())
@@ -340,11 +309,7 @@ def gpu_device(name: str) -> DeviceFile | None:
 
 
 def refuse_for_gpu(given: Mapping[str, bool]) -> None:
-    """Refuse options of a plan that those of a GPU do not have.
-
-    Args:
-        given: option -> whether it was given.
-    """
+    """Refuse options of a plan that those of a GPU do not have; `given` tells of each whether it was given."""
     if wrong := [option for option, is_given in given.items() if is_given]:
         what = f"a plan of a GPU has no {', '.join(wrong)}"
         raise ParamsError(what, where=wrong[0], next_step="leave it out, or name a device of the engine onednn")
@@ -353,14 +318,9 @@ def refuse_for_gpu(given: Mapping[str, bool]) -> None:
 def plan_gpu_start(
     model: Path, output: Path, device: DeviceFile, planner: str = OPTIMAL, preparation: Preparation | None = None
 ) -> GpuPlan:
-    """Plan the fastest first inference of a model on a GPU, and write what executes it.
+    """Plan the fastest first inference of a model on a GPU (engine opencl or cuda), and write what executes it.
 
-    Args:
-        model: ONNX file.
-        output: folder to write the plan to.
-        device: its file; the engine is opencl or cuda.
-        planner: a name in `GPU_PLANNERS`.
-        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+    A model that had to be prepared is written beside the plan, as `<output>.onnx`.
     """
     require_known("planner", [planner], GPU_PLANNERS, "--planner")
     require_writable(output, instead="choose another folder with -o")

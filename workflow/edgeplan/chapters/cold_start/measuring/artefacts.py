@@ -28,13 +28,7 @@ _DISK = Protocol("fa3e6948cb01cfb8")
 
 @dataclass(frozen=True)
 class ColdModel:
-    """Describes a model to start cold.
-
-    Attributes:
-        name: name in the tables.
-        path: its ONNX file.
-        inputs: shape of each input; all are f32.
-    """
+    """Describes a model to start cold: its name in the tables, its ONNX file, and the shape of each input; all are f32."""
 
     name: str
     path: Path
@@ -54,9 +48,7 @@ class ColdModel:
 class ArtefactStore:
     """Keeps artefacts in a folder; those of another machine, engine version or model content are never taken.
 
-    Args:
-        folder: where they are kept; may be deleted at any time, costs only building again.
-        timeout_seconds: bound on one preparation.
+    The folder may be deleted at any time, which costs only building again; one preparation may take `timeout_seconds`.
     """
 
     def __init__(self, folder: Path, timeout_seconds: float = 900.0) -> None:
@@ -65,11 +57,7 @@ class ArtefactStore:
     def prepare(self, model: ColdModel, name: str, threads: int, *, build: bool = True) -> PrepareResult:
         """Return the artefact of a setting, built unless it is there; one that cannot run the model gives a reason.
 
-        Args:
-            model: the model to run.
-            name: name of the setting.
-            threads: on how many.
-            build: whether there is time to build; without, what is not there gives that reason.
+        Without time to `build`, what is not there gives that reason.
         """
         folder = self._folder / f"{model.name}-{name}-{threads}-{self._key(model, name, threads)}"
         document = folder / _RESULT

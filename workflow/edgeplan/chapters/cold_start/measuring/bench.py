@@ -43,16 +43,7 @@ Plans = Mapping[tuple[str, str, int], PrepareResult]
 
 @dataclass(frozen=True)
 class ColdStartBench:
-    """Holds what every kind of run needs.
-
-    Attributes:
-        settings: settings of the chapter.
-        cpus: processors of a cold start, in the order in which they are used.
-        seed: seed of inputs and orders.
-        store: the artefacts that settings load.
-        journal: the runs.
-        budget: time that all runs may take.
-    """
+    """Holds what every kind of run needs; `cpus` are in the order in which they are used, and `budget` is for all runs."""
 
     settings: ColdStartSettings
     cpus: tuple[int, ...]
@@ -112,12 +103,7 @@ def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
 
 @dataclass(frozen=True)
 class _Group:
-    """Describes how some further plans are run alike.
-
-    Attributes:
-        setting, threads, states: how.
-        uneven: whether they are for an asymmetric chip.
-    """
+    """Describes how some further plans are run alike."""
 
     setting: str
     threads: int
@@ -229,15 +215,7 @@ def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:
 
 @contextmanager
 def shared_journal(kept: Path, name: str) -> Iterator[Path]:
-    """Open the journal of runs: it lies outside of the workspace, which may be temporary, and is kept in it.
-
-    Args:
-        kept: the journal among the rows of the workspace.
-        name: of the device.
-
-    Returns:
-        The journal to work on.
-    """
+    """Open the journal of a device's runs: it lies outside of the workspace, which may be temporary, and is `kept` in it."""
     path = state_folder() / "cold_start" / f"{name}.jsonl"
     Journal(path).merge(kept)
     try:

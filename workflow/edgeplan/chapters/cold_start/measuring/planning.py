@@ -59,11 +59,7 @@ NEIGHBOURS = 25
 
 
 def slowness_of(runs: pd.DataFrame, nominal: ReferenceTimes) -> pd.Series[float]:
-    """Estimate the slowness around each run, from references beside it and beside its neighbours in time.
-
-    Args:
-        runs: `measured_at`, `compute_us`, `bandwidth_us`.
-        nominal: what slowness is relative to.
+    """Estimate the slowness around each run, relative to nominal times, from references beside it and its neighbours in time.
 
     Returns:
         Running medians over `NEIGHBOURS` runs, in the order and with the index of the runs; not a number where none was timed.
@@ -75,13 +71,7 @@ def slowness_of(runs: pd.DataFrame, nominal: ReferenceTimes) -> pd.Series[float]
 
 @dataclass(frozen=True)
 class Tools:
-    """Profiles, predicts and builds plans by the runtime of a device.
-
-    Attributes:
-        device: the device file.
-        settings: of the chapter.
-        profiles: folder of the profiler's rows.
-    """
+    """Profiles, predicts and builds plans by the runtime of a device; the profiler's rows lie in the folder `profiles`."""
 
     device: DeviceFile
     settings: ColdStartSettings
@@ -138,13 +128,7 @@ class Tools:
         return profiles
 
     def plan_folder(self, model: ColdModel, plan: Plan, folder: Path) -> PrepareResult:
-        """Return a plan folder as a run takes it, built unless it is there for this very plan, model file and runtime.
-
-        Args:
-            model: the model that was planned.
-            plan: the plan.
-            folder: where to build.
-        """
+        """Return a plan folder as a run takes it, built unless it is there for this very plan, model file and runtime."""
         # plan folders know the model file by its stamp; one that other code built is built again, whatever the protocol says
         built_by = digest(imported(build_plan_folder.__module__))
         stamp = key_of([plan.model_dump(mode="json"), built_by, file_stamp(model.path.stat())])
@@ -168,14 +152,10 @@ PLAN_COLUMNS = ("document",)
 
 @dataclass(frozen=True, slots=True)
 class PlanVariant:
-    """Describes a plan that is executed.
+    """Describes a plan that is executed: its planner, where its costs come from, and what it is for.
 
-    Attributes:
-        planner: a name in `planners.registry.PLANNERS`.
-        costs: where its costs come from.
-        uneven: whether it is for one big and one little core, the little one stood for by waiting.
-        continuous: whether it has the kernels for later runs beside it (section 3.5).
-        disk: whether its weights come from the disk.
+    An `uneven` one is for one big and one little core, the little one stood for by waiting; a `continuous` one has the kernels
+    for later runs beside it (section 3.5); with `disk` its weights come from there.
     """
 
     planner: str
@@ -223,13 +203,7 @@ def planned_once(
 ) -> Plan:
     """Plan a variant, once: plans decide which runs count, and a search with a time limit may end differently.
 
-    Args:
-        plans: plans made before, with `PLAN_COLUMNS`.
-        search: limits of the optimal planner.
-        name: name of the variant in `VARIANTS`.
-        profiles: of one model, one a home layout, on the cores that the variant is for.
-        target: model, library and machine that the plan is for.
-        disk: the disk that weights come from, for the variant that asks for it.
+    The profiles are those of one model, one a home layout, on the cores that the variant is for.
     """
     variant = VARIANTS[name]
     costs = to_frame(profiles).to_json(orient="split", double_precision=12)
@@ -260,14 +234,7 @@ def plan_row(model: str, name: str, made: Plan) -> dict[str, Any]:
 
 @dataclass
 class PlanningResult:
-    """The result of planning holds plans, folders, rows and notes.
-
-    Attributes:
-        folders: plan folders to run.
-        documents: the plans, by the names of their files.
-        rows: rows of `plans.parquet`.
-        notes: what was not planned and why, by topic.
-    """
+    """Holds plan folders to run, plans by the names of their files, rows of `plans.parquet`, and why others are lacking."""
 
     folders: dict[_Job, PrepareResult] = field(default_factory=dict)
     documents: dict[str, Plan] = field(default_factory=dict)
@@ -276,15 +243,9 @@ class PlanningResult:
 
 
 class Planning:
-    """This class makes the plans of the chapter.
+    """Makes the plans of the chapter, unless they were made before; beyond its budget the optimal plans alone.
 
-    Args:
-        tools: of the device, with the settings of the chapter.
-        plans: plans made before.
-        predictors: folder of the device's predictors; may be absent.
-        work: folder of the plan folders.
-        budget: beyond it the optimal plans alone are made.
-        no_time: what the notes say of those left out.
+    What the notes say of those left out is `no_time`. The folder of predictors may be absent.
     """
 
     def __init__(self, tools: Tools, plans: TableStore, predictors: Path, work: Path, budget: TimeBudget, no_time: str) -> None:

@@ -139,14 +139,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class ExtraRun:
-    """Adds a setting to the groups of one model's runs, under a name of its own.
-
-    Attributes:
-        model: whose groups.
-        alias: the model under the other name.
-        setting, threads, states: what is run, on how many threads, in which states of the page cache.
-        prepared: its artefact.
-    """
+    """Adds a setting to the groups of one model's runs, under the name of its `alias`, with its prepared artefact."""
 
     model: str
     alias: ColdModel
@@ -158,11 +151,7 @@ class ExtraRun:
 
 @dataclass(frozen=True, slots=True)
 class ColdResults:
-    """Results hold `runs` (schema in `results.RUN_COLUMNS`) and `bandwidth` (model, repeat, file_bytes, mb_per_s).
-
-    Attributes:
-        left_out: runs for which there was no time.
-    """
+    """Results hold `runs` (`RUN_COLUMNS`), `bandwidth` (model, repeat, file_bytes, mb_per_s), and how many had no time."""
 
     runs: pd.DataFrame
     bandwidth: pd.DataFrame
@@ -345,12 +334,7 @@ class _Measuring:
 def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: ColdSettings) -> str:
     """Return the digest of all that decides a run.
 
-    Args:
-        run: which one.
-        machine: fingerprint of the machine.
-        model: digest of the model's files.
-        version: of the setting's engine, with the plan's digest where there is one; "" for a probe of the disk.
-        settings: how runs are made.
+    The version of the setting's engine has the plan's digest where there is one; it is "" for a probe of the disk.
     """
     knobs = settings.model_dump(include={"cpus", "warm_runs", "seed"})
     parts = [machine, model, version, protocol_of(run.setting), knobs, asdict(run)]
@@ -366,12 +350,7 @@ def _rng(*parts: object) -> random.Random:
 
 
 def result_frame(records: Iterable[Mapping[str, Any]], prepared: Mapping[tuple[str, str, int], PrepareResult]) -> pd.DataFrame:
-    """Return one row a run, and one (state "", repeat -1) for each setting that cannot run a model.
-
-    Args:
-        records: records of the journal.
-        prepared: what preparing gave, by model, setting and threads.
-    """
+    """Return one row a run, and one (state "", repeat -1) for each setting that cannot run a model, by what preparing gave."""
     rows = [_row(record, prepared) for record in records if record["setting"]]
     rows += [
         _shared(model, name, threads, result) | {"state": "", "repeat": -1, "reason": result.reason}

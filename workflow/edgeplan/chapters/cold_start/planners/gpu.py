@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from edgeplan.planning.machine import CostArrays, KernelSchedule, makespan_ms
+from edgeplan.planning.machine import CostArrays
 from edgeplan.planning.optimal import Search, optimal
 
 _GAP, _MOST_SECONDS = 1e-6, 20.0  # of the search for a start that has all at once
@@ -76,11 +76,7 @@ class GpuCosts:
         return sum(min(one.warm_ms for one in step) for step in self.steps)
 
     def least_bytes(self, size: Callable[[GpuCandidate], int]) -> int:
-        """Return the fewest bytes that any kernels of the steps take.
-
-        Args:
-            size: bytes of a candidate with kept weights.
-        """
+        """Return the fewest bytes that any kernels of the steps take; `size` gives those of a candidate with kept weights."""
         return sum(min((size(one) for one in step if one.cached), default=0) for step in self.steps)
 
 
@@ -222,12 +218,7 @@ def _undominated(step: Sequence[GpuCandidate]) -> tuple[GpuCandidate, ...]:
 
 
 def cost_arrays(steps: Sequence[Sequence[GpuCandidate]], threads: int) -> CostArrays:
-    """Return the costs as the optimal planner takes them: the main core is the GPU, which never prepares.
-
-    Args:
-        steps: candidates of each step.
-        threads: that prepare.
-    """
+    """Return the costs as the optimal planner takes them: the main core is the GPU, which never prepares."""
     shape = (len(steps), max(map(len, steps)))
     prepare, execute = np.full(shape, np.inf), np.full(shape, np.inf)
     for k, step in enumerate(steps):
@@ -236,8 +227,3 @@ def cost_arrays(steps: Sequence[Sequence[GpuCandidate]], threads: int) -> CostAr
     whole = float(np.where(np.isfinite(prepare), prepare + execute, 0.0).max(axis=1).sum())
     never = np.where(np.isfinite(prepare), _NEVER * whole + 1.0, np.inf)
     return CostArrays(never, prepare, execute, None, prepare, execute, threads, main_prepares=False)
-
-
-def predicted_ms(steps: Sequence[Sequence[GpuCandidate]], threads: int, schedule: KernelSchedule) -> float:
-    """Return the makespan of a schedule (ms)."""
-    return makespan_ms(cost_arrays(steps, threads), schedule)

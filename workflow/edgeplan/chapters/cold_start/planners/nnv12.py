@@ -2,7 +2,7 @@
 
 As written, except where the text is ambiguous or would not end:
 
-* Line 1, the filter, is `planning.dominance.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs
+* Line 1, the filter, is `planning.profile.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs
   to its preparation.
 * Line 5, which measures each combination again, is left out: its plans took longer (docs/cold-start.md).
 * Line 6 loops for ever when the big cores are the busier ones, when no preparation passes line 9, or when there are fewer
@@ -37,13 +37,7 @@ Combination = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """Holds a heuristic's result: the schedule of Algorithm 1.
-
-    Attributes:
-        schedule: the best combination, balanced.
-        makespan_ms: its predicted makespan.
-        note: how many combinations were tried, and how.
-    """
+    """Holds the schedule of Algorithm 1, its predicted makespan, and how many combinations were tried, and how."""
 
     schedule: KernelSchedule
     makespan_ms: float
@@ -51,12 +45,9 @@ class Heuristic:
 
 
 def nnv12(profile: Profile, *, epsilon_ms: float = 0.05, exhaustive: int = 2**12) -> Heuristic:
-    """Plan a cold start by Algorithm 1.
+    """Plan a cold start by Algorithm 1 from a filtered profile (line 1).
 
-    Args:
-        profile: filtered (line 1).
-        epsilon_ms: differences of loads that count as balanced.
-        exhaustive: the largest number of combinations that are all tried.
+    Loads that differ by less than `epsilon_ms` count as balanced. Up to `exhaustive` combinations are all tried.
     """
     state = _State(costs_of(profile), epsilon_ms)
     counts = [len(layer.candidates) for layer in profile.layers]

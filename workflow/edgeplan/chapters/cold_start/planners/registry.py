@@ -14,14 +14,24 @@ from functools import partial
 from typing import Literal
 
 from edgeplan.chapters.cold_start.planners.nnv12 import nnv12
-from edgeplan.chapters.cold_start.planners.streamed import streamed
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.document import Plan, Target
-from edgeplan.planning.dominance import pareto, selected
 from edgeplan.planning.machine import costs_of, makespan_ms, sequential
-from edgeplan.planning.optimal import Search, optimal
-from edgeplan.planning.outcome import Outcome, document, optimal_outcome
-from edgeplan.planning.profile import BIG, RAW, UNCACHED, Candidate, Disk, Layer, Profile, check, kernel_name, prepare_ms
+from edgeplan.planning.optimal import Outcome, Search, document, optimal, optimal_outcome
+from edgeplan.planning.profile import (
+    BIG,
+    RAW,
+    UNCACHED,
+    Candidate,
+    Disk,
+    Layer,
+    Profile,
+    check,
+    kernel_name,
+    pareto,
+    prepare_ms,
+    selected,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +63,7 @@ def _optimal(profile: Profile, options: Options) -> Outcome:
 def _evicted(profile: Profile, options: Options) -> Outcome:
     if options.disk is None:
         raise ParamsError("the planner for an evicted page cache needs the disk's bandwidth", next_step="give Options.disk")
-    start = profile.start_ms
-    found = streamed(profile, options.disk, options.search, beat_ms=options.beat_ms - start)
-    return Outcome(
-        profile, found.schedule, start + found.makespan_ms, found.note, start + found.lower_bound_ms, disk=options.disk
-    )
+    return optimal_outcome(profile, options.search, beat_ms=options.beat_ms, disk=options.disk)
 
 
 def _from_one_file(profile: Profile) -> Profile:
@@ -170,14 +176,7 @@ def plan(
     costs: Literal["profiled", "predicted"] = "profiled",
     options: Options | None = None,
 ) -> Plan:
-    """Plan a cold start: every home layout, the best is kept.
-
-    Args:
-        profiles: of one model, one for each home layout.
-        planner: a name in `PLANNERS`.
-        target: model, library and machine that the plan is for.
-        costs: where the profiles' costs come from.
-        options: settings of the planners.
+    """Plan a cold start from profiles of one model, one for each home layout: the best is kept.
 
     Returns:
         The plan, with its makespan and the bound that no schedule of any of these layouts beats.
@@ -239,13 +238,9 @@ def repaid(made: Plan, profile: Profile) -> tuple[int, ...]:
 
     The paper's K_warm asks for warm times alone. But what differs by the noise of a profile only is not worth reading and
     transforming weights for, of which large layers have a hundred megabytes: second inferences of AlexNet took five times as
-    long as those without other kernels, and later ones no less. The kernel of the cold start has its weights, and is made
-    anew if it executes on fewer cores in that one. And what a kernel takes more in its first execution (oneDNN's `gemm:jit`
+    long as those without other kernels, and later ones no less. The kernel of the cold start has its weights, and is made anew
+    if it executes on fewer cores in that one. And what a kernel takes more in its first execution (oneDNN's `gemm:jit`
     generates code then, for longer than ShuffleNetV2's cold start) all steps that it is new for must repay together.
-
-    Args:
-        made: the plan of the cold start.
-        profile: of its home layout, all candidates.
     """
 
     def total(k: int, position: int) -> float:
@@ -284,12 +279,7 @@ def _allowed(layer: Layer, kept: int, refused: Collection[str]) -> list[int]:
 
 
 def with_warm_kernels(made: Plan, profiles: Sequence[Profile]) -> Plan:
-    """Return the plan with the kernels for later runs (K_warm, as `repaid` has it), under its home layout.
-
-    Args:
-        made: the plan of the cold start, which stays as it is.
-        profiles: what it was made from.
-    """
+    """Return the plan with the kernels for later runs (K_warm, as `repaid` has it), from the profiles that it was made from."""
     profile = profile_for(made, profiles)
     chosen = zip(profile.layers, repaid(made, profile), strict=True)
     return made.with_later([layer.candidates[o].implementation for layer, o in chosen])

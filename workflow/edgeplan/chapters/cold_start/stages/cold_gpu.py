@@ -63,14 +63,7 @@ _MB = 1e6
 
 @dataclass(frozen=True)
 class GpuStartBench:
-    """A bench plans a model on a device, and starts it.
-
-    Attributes:
-        device: its file.
-        settings: of the stage.
-        seed: of inputs and of the order of starts.
-        work: folder for plans; what lies there may be deleted.
-    """
+    """A bench plans a model on a device, and starts it; what lies in its folder `work` may be deleted."""
 
     device: DeviceFile
     settings: GpuStartSettings
@@ -78,14 +71,7 @@ class GpuStartBench:
     work: Path
 
     def rows(self, model: Path) -> dict[str, pd.DataFrame]:
-        """Plan a model and start it in all ways; one that cannot be planned has a row that says why.
-
-        Args:
-            model: ONNX file.
-
-        Returns:
-            A frame for each kind in `COLUMNS`.
-        """
+        """Plan a model and start it in all ways, a frame for each kind in `COLUMNS`; without a plan a row says why."""
         try:
             plans, rates = self._plans(model)
         except EdgeplanError as error:
@@ -200,12 +186,7 @@ def _frame(kind: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
 def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work: Path, measured: Path) -> None:
     """Plan and start the models that the rows lack, one after the other; one that is stored is not started again.
 
-    Args:
-        params: params.yaml.
-        device: the device file.
-        rows: rows of earlier runs.
-        work: models and plans; may be deleted.
-        measured: where the rows and the state of the machine go.
+    What lies in `work` may be deleted; the rows and the state of the machine go to `measured`.
     """
     found, settings, folder = load_device(device), params.cold_gpu, (work / device.stem).resolve()
     about = _about(found, rows)

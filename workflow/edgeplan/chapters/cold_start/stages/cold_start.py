@@ -63,22 +63,14 @@ def check_outputs(
 ) -> tuple[pd.DataFrame, int]:
     """Run the model with the k-th candidate of every step (its last where it has fewer), for all k, home layouts and widths.
 
-    Kernels are split over threads when they are created, so that those of another width are others.
-
-    Args:
-        dnnl: the library.
-        model: the model.
-        graph: its graph.
-        reference: gives the outputs of ONNX Runtime for the seeded inputs, as .npz.
-        threads: numbers of threads that plans execute on.
-        seed: of the inputs.
-        choices: try only the first so many; 0: all.
-        kept: results by key, with `CHECK_COLUMNS`; what was checked with this library and runtime is not checked again.
-        budget: beyond it no more than the first choice under the first layout is run, and nothing is kept.
+    Kernels are split over threads when they are created, so that those of another width are others. The reference gives the
+    outputs of ONNX Runtime for the seeded inputs, as .npz. Only the first `choices` are tried, 0: all. What is `kept` of this
+    library and runtime is not checked again; beyond the budget no more than the first choice under the first layout is run, and
+    nothing is kept.
 
     Returns:
-        model, layout, threads, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON); how many
-        choices there was no time for.
+        model, layout, threads, choice (k), error (max|a - b| / max|b|), kernels (the distinct ones run, JSON); how
+        many choices there was no time for.
     """
     key = f"{model.name}-{check_key(model.digest, dnnl.info.version, dnnl.info.isa, seed, choices, threads)}"
     if (found := kept.get(key)) is not None:
@@ -120,15 +112,9 @@ _CHECKS_SHARE, _PLANS_SHARE = 0.2, 0.3  # of what is left before each; the rest 
 def measure_cold_start(
     params: ColdStartParams, *, device: Path, predictors: Path, rows: Path, work: Path, measured: Path
 ) -> None:
-    """Measure what the rows lack, and write all of it.
+    """Measure what the rows lack, profiles, plans, runs and checks, and write all of it to `measured`.
 
-    Args:
-        params: params.yaml.
-        device: the device file.
-        predictors: folder of the device's predictors, for plans from predicted costs; may be absent.
-        rows: rows of earlier runs: profiles, plans, runs, checks.
-        work: models, artefacts and plan folders; may be deleted, costs only building again.
-        measured: folder that the tables of this stage go to.
+    The device's predictors may be absent. What lies in `work` may be deleted, which costs only building again.
     """
     if stored_rows_only():
         _require_measured(measured)

@@ -1,19 +1,85 @@
-"""Lays buffers out greedily: one after the other, each at the first address from its end of memory where it fits."""
+"""Gives addresses to buffers whose lifetimes are known: one after the other, each at the first address where it fits."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
+import numpy.typing as npt
 
-from edgeplan.planning.layout.buffers import LARGEST, BufferLayout, Buffers, Ints, max_live
+from edgeplan.errors import FormatError
 
+Ints = npt.NDArray[np.int64]
+#: Offsets and ends of lifetimes stay below this, so that no sum of an offset and a size overflows 64 bits.
+LARGEST = 2**61
 #: Buffers that are placed by one search for the least layout: a second or two.
 _WORK = 200_000
 _MOST_TRIES = 1000  # of small problems
 _NOISES, _UPPER = (0.0, 0.1, 0.3, 1.0), (0.0, 0.2, 0.5)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Buffers are alive in `[lower, upper)` each, in any unit; arrays have the same length, one entry a buffer.
+
+    Sizes are bytes (or any unit), at least 0; offsets are multiples of the alignment, at least 1.
+    """
+
+    lower: Ints
+    upper: Ints
+    size: Ints
+    alignment: Ints
+
+    def __post_init__(self) -> None:
+        if len({len(self.lower), len(self.upper), len(self.size), len(self.alignment)}) != 1:
+            raise FormatError("lower, upper, size and alignment differ in length", next_step="give one entry a buffer")
+        checks = (
+            ("upper: not above lower", self.upper <= self.lower),
+            ("size: negative", self.size < 0),
+            ("alignment: below 1", self.alignment < 1),
+            (f"lower, upper: not within +-{LARGEST}", (self.lower < -LARGEST) | (self.upper > LARGEST)),
+            (f"alignment: above {LARGEST >> 20}", self.alignment > LARGEST >> 20),
+        )
+        for what, wrong in checks:
+            if wrong.any():
+                raise FormatError(what, where=f"buffer {int(wrong.argmax())}", next_step="correct the buffer")
+        if self.size.sum(dtype=np.float64) + self.alignment.sum(dtype=np.float64) >= LARGEST:
+            raise FormatError(f"size: together above {LARGEST}", next_step="give the sizes in a larger unit")
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+
+@dataclass(frozen=True)
+class BufferLayout:
+    """Holds a layout: an offset of each buffer, the largest end of any, and what no layout is lower than, proven."""
+
+    offsets: Ints
+    height: int
+    lower_bound: int
+
+    @property
+    def proven(self) -> bool:
+        """Tell whether no layout is lower."""
+        return self.height <= self.lower_bound
+
+
+def buffers(lower: object, upper: object, size: object, alignment: object = None) -> Buffers:
+    """Return buffers from sequences of integers; alignment 1 without."""
+    lows, highs, sizes = (np.asarray(values, dtype=np.int64) for values in (lower, upper, size))
+    aligned = np.ones(len(sizes), dtype=np.int64) if alignment is None else np.asarray(alignment, dtype=np.int64)
+    return Buffers(lows, highs, sizes, aligned)
+
+
+def max_live(all_of: Buffers) -> int:
+    """Return the largest sum of sizes that live at one time: no layout is lower."""
+    times = np.concatenate([all_of.upper, all_of.lower])
+    changes = np.concatenate([-all_of.size, all_of.size])
+    order = np.argsort(times, kind="stable")  # what ends at a time ends before what begins then
+    return int(np.cumsum(changes[order]).max(initial=0))
 
 
 class FirstFit:
@@ -56,10 +122,7 @@ class FirstFit:
     def laid_out(self, order: Sequence[int], upper: Sequence[bool] | None = None, room: int = LARGEST) -> Ints | None:
         """Addresses of the buffers, each as near to its end of memory as those before it leave; None if one does not fit.
 
-        Args:
-            order: of the buffers.
-            upper: for each, whether it goes to the upper end; None: none does.
-            room: bytes.
+        Those whose `upper` is true go to the upper end of `room` bytes; without it none does.
         """
         found = [-1] * len(order)
         for t in order:
@@ -94,10 +157,7 @@ def lowest(all_of: Buffers) -> Ints:
 def least(all_of: Buffers, work: int = _WORK, seed: int = 0) -> BufferLayout:
     """Return the lowest layout found: the best of the greedy orders, then random orders until one is at the bound.
 
-    Args:
-        all_of: the buffers.
-        work: buffers that are placed at most in random orders.
-        seed: of what is drawn.
+    At most `work` buffers are placed in random orders.
     """
     offsets, bound = lowest(all_of), max_live(all_of)
     made, draw = FirstFit(all_of), random.Random(seed)  # noqa: S311  no secret

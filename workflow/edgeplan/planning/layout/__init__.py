@@ -1,1 +1,0 @@
-"""Static memory planning gives addresses to buffers whose lifetimes are known."""
