@@ -37,7 +37,7 @@ reproduce: repository environment wire ## measure, train and evaluate DEVICE wit
 	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
 	@EDGEPLAN_STARTED_BY=$$PPID python workflow/scripts/reproduce.py "$(DEVICE)" \
-		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
+		dvc exp run $$(python -m edgeplan.chapters.profiles "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
@@ -103,14 +103,14 @@ results-page: environment ## write the figures of README.md and docs/results.md 
 	python workflow/scripts/results_page.py
 
 operators-page: environment ## write docs/operators.md from the operators that the package knows
-	python workflow/scripts/operators_page.py
+	python workflow/scripts/code_documents.py operators
 
 schema: environment ## write config/schema again: of params.yaml, of the lines between a host and a board, and of comparisons
-	python workflow/scripts/params_schema.py
+	python workflow/scripts/code_documents.py schemas
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and a plan beside a busy loop
 	edgeplan device check $(DEVICE)
-	python -m pytest -m slow -s tests/end_to_end/test_speed.py tests/runtime/test_shared_cores.py
+	python -m pytest -m slow -s tests/end_to_end/test_tiny_pipeline.py::test_speed_of_predictions_is_recorded tests/runtime/test_shared_cores.py
 
 relock: repository report ## note the present files in dvc.lock, once it is clear that no result changes by them
 	python workflow/scripts/relock.py

@@ -68,7 +68,7 @@ _BY_ISA = (
     "edgeplan.runtime.dnnl",
     "edgeplan.runtime.partitioned",
     "edgeplan.processors",
-    "edgeplan.engines.opencl",
+    "edgeplan.engines.gpu",
     "opencl_launches",
 )
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,14 @@ import typer.testing
 from onnx import TensorProto, helper, numpy_helper
 
 import edgeplan
-from edgeplan import api, runs
-from edgeplan.chapters.cold_start import api as cold_start_api
-from edgeplan.chapters.memory import api as memory_api
-from edgeplan.chapters.partition import api as partition_api
-from edgeplan.chapters.prediction import api as prediction_api
 from edgeplan.cli import cold_start as cli_cold_start
 from edgeplan.cli import compare as cli_compare
-from edgeplan.cli import export as cli_export
-from edgeplan.cli import measure as cli_measure
 from edgeplan.cli import memory as cli_memory
+from edgeplan.cli import models as cli_models
 from edgeplan.cli import partition as cli_partition
-from edgeplan.cli import preparation as cli_preparation
+from edgeplan.cli import predict as cli_predict
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.commands import app
-from edgeplan.cli.predict import predict
 from edgeplan.errors import ParamsError
 from edgeplan.runtime.dnnl import Dnnl
 
@@ -73,14 +65,14 @@ _PREPARATION = {"shape", "set", "batch"}
 @pytest.mark.parametrize(
     ("function", "command", "renamed", "alone"),
     [
-        (edgeplan.predict, predict, {}, set()),
-        (edgeplan.measure, cli_measure.measure, {}, set()),
+        (edgeplan.predict, cli_predict.predict, {}, set()),
+        (edgeplan.measure, cli_predict.measure, {}, set()),
         (edgeplan.compare, cli_compare.compare, {}, {"fail_above", "chart"}),
         (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set()),
         (edgeplan.plan_memory, cli_memory.plan_memory, {}, set()),
         (edgeplan.plan_partition, cli_partition.plan_partition, {}, {"compare"}),
-        (edgeplan.prepare, cli_preparation.prepare, {}, set()),
-        (edgeplan.export, cli_export.export, {}, set()),
+        (edgeplan.prepare, cli_models.prepare, {}, set()),
+        (edgeplan.export, cli_models.export, {}, set()),
     ],
 )
 def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str], alone: set[str]) -> None:
@@ -175,40 +167,6 @@ def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         return
     for name in command.commands:
         yield from _leaves(command.get_command(None, name), (*words, name))
-
-
-def test_commands_are_made_of_the_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    called: list[str] = []
-
-    class Asked(Exception):  # noqa: N818  it is no error
-        pass
-
-    def spy(name: str) -> object:
-        def asked(*_: object, **__: object) -> None:
-            called.append(name)
-            raise Asked
-
-        return asked
-
-    lines = {
-        "predict": "predict m.onnx",
-        "measure": "measure m.onnx",
-        "plan_cold_start": "plan cold-start m.onnx -o plan",
-        "plan_memory": "plan memory m.onnx -o plan -b 1MiB",
-        "plan_partition": "plan partition m.onnx -o plan --pair p",
-        "run": f"run {tmp_path}",
-        "prepare": "prepare m.onnx -o p.onnx",
-        "export": "export squeezenet",
-    }
-    modules = (api, runs, cold_start_api, memory_api, partition_api, prediction_api)
-    for name, module in ((name, next(module for module in modules if hasattr(module, name))) for name in lines):
-        monkeypatch.setattr(module, name, spy(name))
-    monkeypatch.setattr(cli_run, "read_folder", lambda folder: SimpleNamespace(path=folder, kind="cold-start"))
-    for line in lines.values():
-        done = typer.testing.CliRunner().invoke(app, line.split())
-        assert isinstance(done.exception, Asked)
-    assert called == list(lines)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long

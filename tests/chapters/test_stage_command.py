@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters import code, running
+from edgeplan.chapters import running, wiring
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import ERROR, LOCK, held, run_stage
 from edgeplan.errors import BusyError, StoreError
@@ -133,10 +133,10 @@ def test_what_a_stage_that_fails_had_written_is_taken_back(workspace: Path, monk
 @pytest.mark.usefixtures("inputs")
 def test_dvc_notes_nothing_of_code_that_make_wire_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DVC_STAGE, "memory_tables@cpu-x")
-    code.CODE.parent.mkdir()
-    code.CODE.write_text(json.dumps({TABLES.name: "another"}))
+    wiring.CODE.parent.mkdir()
+    wiring.CODE.write_text(json.dumps({TABLES.name: "another"}))
     assert "make wire" in _refused("memory_tables", DEVICE)
-    code.CODE.write_text(json.dumps({TABLES.name: code.code_digest(TABLES.module)}))
+    wiring.CODE.write_text(json.dumps({TABLES.name: wiring.code_digest(TABLES.module)}))
     assert "cannot read the table runs" in _refused("memory_tables", DEVICE), "it goes on, and meets an empty file"
 
 

@@ -1,11 +1,11 @@
-"""The command line as a whole: version and help everywhere, documents of any Unicode encoding, no noise of libraries."""
+"""The command line as a whole: help everywhere, errors with what, where and next, documents of any encoding, no noise."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,21 +16,24 @@ import numpy as np
 import onnx
 import pytest
 import typer
+import yaml
+from camera_model import save_predictors
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import edgeplan
 from edgeplan.cli import app
-from edgeplan.cli.commands import COMMANDS
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError, ParamsError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.partition.document import read_costs
-from edgeplan.workspace import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16-le", "utf-16-be")
 Edgeplan = Callable[..., Any]
+Refused = Callable[..., None]
 
 
 def _commands(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -51,39 +54,6 @@ def test_every_command_helps_by_the_short_option_too(words: tuple[str, ...]) -> 
     assert short.exit_code == long.exit_code == 0
     assert "Usage: " in short.output
     assert short.output == long.output
-
-
-@pytest.mark.parametrize("words", [words for words, _ in _commands()], ids=" ".join)
-def test_help_is_sentences(words: tuple[str, ...]) -> None:
-    """A command's help begins with a verb, an option's with a noun or a verb; both end with a full stop."""
-    command = dict(_commands())[words]
-    about = (command.help or "").strip()
-    assert len(about.split()) >= 5, words
-    assert about[0].isupper()
-    assert about.endswith(".")
-    assert about.split()[0] not in {"What", "Whether", "How", "Of", "Those", "It", "All"}
-    for option in command.params:
-        told = getattr(option, "help", None)
-        if told is None or getattr(option, "hidden", False):
-            continue
-        assert told[0].isupper() or told.split()[0].rstrip(",") in {"optimal", "nnv12"}, (words, option.name)
-        assert told.rstrip().endswith((".", "Repeatable")), (words, option.name)
-        assert told.split()[0] not in {"What", "Whether", "How", "Of", "Those", "It", "All"}, (words, option.name)
-        assert "likewise" not in told, (words, option.name)
-
-
-@pytest.mark.parametrize("group", COMMANDS)
-def test_the_lines_of_a_list_of_commands_are_what_the_commands_say(group: str) -> None:
-    found = {words: command for words, command in _commands() if words[:-1] == tuple(filter(None, [group]))}
-    assert {name: found[*filter(None, [group]), name].help for name in COMMANDS[group]} == {
-        name: about for name, (_, about) in COMMANDS[group].items()
-    }
-
-
-def test_the_help_speaks_of_all_chapters() -> None:
-    said = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
-    for word in ("Predict", "measure", "first inference", "memory", "two processors"):
-        assert word in said
 
 
 def _write(path: Path, text: str, encoding: str) -> Path:
@@ -175,29 +145,115 @@ def test_warnings_of_onnx_runtime_stay_away(tmp_path: Path) -> None:
     assert "onnxruntime" not in told
 
 
-@pytest.mark.texts
-def test_no_session_is_opened_without_options() -> None:
-    """Each place where the package opens a session of ONNX Runtime gives it options, which set the level of its log."""
-    found = 0
-    for path in (ROOT / "workflow").rglob("*.py"):
-        if path.parent.name == "testing":  # suites, which tests run
-            continue
-        source = path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "InferenceSession":
-                found += 1
-                assert len(node.args) > 1, f"{path}:{node.lineno}"
-        if "InferenceSession(" in source:
-            assert "log_severity_level" in source or "set_default_logger_severity" in source, path
-    assert found > 5
-
-
-def test_shipped_device_files_are_plain_utf_8() -> None:
-    assert all(not path.read_bytes().startswith(b"\xef\xbb\xbf") for path in SHIPPED.glob("*/*.yaml"))
-
-
 def test_a_removed_command_names_what_takes_its_place() -> None:
     with pytest.raises(ParamsError, match="`plan layout` is removed") as error:
         CliRunner().invoke(app, ["plan", "layout", "buffers.csv", "-o", "out.csv"], catch_exceptions=False)
     module, _, name = error.value.next_step.split()[-1].rpartition(".")
     assert callable(getattr(importlib.import_module(module), name))
+
+
+def _device(folder: Path, name: str) -> Path:
+    file = folder / f"config/devices/{name}.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{{format_version: 1, name: {name}, engine: onnxruntime}}")
+    return file
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with predictors: enough to reach every error."""
+    folder = tmp_path_factory.mktemp("cli")
+    save_predictors(folder / "results/dev")
+    _device(folder, "dev")
+    b = GraphBuilder("net", (1, 3, 8, 8))
+    save_onnx(b.build(b.fc(b.flatten(b.gap(b.conv_bn(b.input, 8, 3))), 5)), folder / "good.onnx")
+    return folder
+
+
+@pytest.fixture
+def refused(edgeplan: Edgeplan, workspace: Path) -> Refused:
+    """Holds a command to its error: exit code, and patterns of the message, of where it is and of what to do next."""
+
+    def check(*arguments: str, code: int, message: str, where: str, following: str, folder: Path = workspace) -> None:
+        done = edgeplan(*arguments, folder=folder)
+        check_refusal(done.code, done.out, done.err, code=code, message=message, where=where, following=following)
+
+    return check
+
+
+def check_refusal(ended: int, out: str, err: str, *, code: int, message: str, where: str, following: str) -> None:
+    assert ended == code, err
+    assert "Traceback" not in err
+    assert out == ""
+    what, *rest = err.strip().splitlines()
+    assert re.match(rf"error: .*{message}", what), err
+    found = {line.strip().split(":")[0]: line.partition(":")[2].strip() for line in rest}
+    if where:
+        assert where in found["where"], err
+    assert re.search(following, found["next"]), err
+
+
+def test_a_missing_model(refused: Refused) -> None:
+    refused("predict", "none.onnx", "-d", "dev", code=2, message="no model file", where="", following="check the path")
+
+
+def test_a_device_without_predictors(refused: Refused, workspace: Path, tmp_path: Path) -> None:
+    file = _device(tmp_path, "phone")
+    model = str(workspace / "good.onnx")
+    message = "no predictors of device 'phone'"
+    following = "make reproduce DEVICE=phone, in a checkout of edgeplan, or use one of: .*cpu-onnxruntime"
+    for device in ("phone", str(file)):
+        first = f"edgeplan device adapt {re.escape(device)} \\(a minute\\), or {following}"
+        refused("predict", model, "-d", device, code=5, message=message, where="phone", following=first, folder=tmp_path)
+    file.write_text("{format_version: 2, name: phone, engine: onnxruntime, transport: {kind: ssh, host: phone}}")
+    refused("predict", model, "-d", "phone", code=5, message=message, where="phone", following=f"^{following}", folder=tmp_path)
+
+
+def test_predictors_left_in_the_cache_are_trained_from_what_is_there(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "phone/measurements").mkdir(parents=True)
+    _device(tmp_path, "phone")
+    arguments = ("predict", "good.onnx", "-d", "phone", "--results", str(tmp_path))
+    following = "dvc repro training@phone"
+    refused(*arguments, code=5, message="no predictors", where="phone", following=following, folder=tmp_path)
+
+
+def test_a_device_that_does_not_exist_is_not_to_be_reproduced(refused: Refused, workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "config/devices").mkdir(parents=True)
+    model = str(workspace / "good.onnx")
+    refused(
+        "predict",
+        model,
+        "-d",
+        "phone",
+        code=3,
+        message="unknown device 'phone'",
+        where="config",
+        following="known",
+        folder=tmp_path,
+    )
+
+
+def test_an_unknown_device(refused: Refused) -> None:
+    arguments = ("device", "check", "nosuch")
+    refused(*arguments, code=3, message="unknown device 'nosuch'", where="ships", following="known devices: cpu-onednn")
+
+
+def test_an_engine_that_is_not_installed_as_a_process_tells_it(tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime.py").write_text("raise ImportError('No module named onnxruntime')\n")  # found before the real one
+    device = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": [0]}
+    (tmp_path / "dev.yaml").write_text(yaml.safe_dump(device))
+    command = [sys.executable, "-m", "edgeplan", "device", "check", "dev.yaml"]
+    environment = os.environ | {"PYTHONPATH": os.fspath(ROOT / "workflow")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    message, following = "engine 'onnxruntime' is not installed", "pip install"
+    check_refusal(done.returncode, done.stdout, done.stderr, code=3, message=message, where="", following=following)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("predict",), ("predict", "a.onnx", "--nosuch"), ("device", "check", "x", "--seconds", "0")]
+)
+def test_arguments_that_do_not_fit(edgeplan: Edgeplan, workspace: Path, arguments: tuple[str, ...]) -> None:
+    done = edgeplan(*arguments, folder=workspace)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert "Usage" in done.err

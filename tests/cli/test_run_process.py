@@ -2,35 +2,90 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 import numpy as np
 import onnx
 import pytest
 from loaded_libraries import COMMAND, HEAVY, OPENED, loaded_by
 from onnx import TensorProto, helper, numpy_helper
-from process_peaks import measured
+from streamed_models import streamed
+from streamed_plans import least, middle, write_streamed_plan
 
 from edgeplan import plan_memory
+from edgeplan.chapters.memory.budget import budget_sizes
+from edgeplan.errors import InfeasibleError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
+from edgeplan.runs import run_budgets
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.folder import MEMORY, read_folder
+from edgeplan.runtime.installed import PROGRAM, words_for
 from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.streaming.schedules import MemoryPrediction
+from edgeplan.runtime.streaming.schedules import MemoryPrediction, MemorySchedule
 
 LANE = "processes"  # see tests/conftest.py
 
 _MIB = 1 << 20
 #: What a plan is handed over without, beside what no process that runs plans loads.
 _HEAVY = (*HEAVY, "numpy", "typer", "rich", "msgspec", "argparse", "logging", "ctypes", "typing")
+
+
+_EVERY_S = 0.001
+_KINDS = ("Rss", "Anonymous")
+
+
+def measured(plan: Path, repeat: int = 3, budgets: str = "") -> dict[str, Any]:
+    """Bytes of a run of a plan as another process sees it: the most before it is ready (the library loaded, threads started,
+    no plan opened), its floor then, and the most from there on by kind, beside the largest of the budgets.
+    """
+    asked = ["--budgets", budgets] if budgets else []
+    own = read_folder(plan, MEMORY).scheduled(MemorySchedule).budget_bytes
+    budget = max(budget_sizes(budgets.split(","))) if budgets else own
+    with tempfile.TemporaryDirectory() as folder:
+        gate = Path(folder) / "gate"
+        command = [PROGRAM, *words_for(str(plan), str(repeat)), "--gate", str(gate), *asked]
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        said = cast("TextIO", run.stderr)
+        before = _most(run.pid, lambda: bool(select.select([said], [], [], 0)[0]))
+        assert said.readline() == "ready\n", said.read()
+        floor = _resident(run.pid)
+        gate.touch()
+        after = _most(run.pid, lambda: run.poll() is not None)
+        assert not run.returncode, said.read()
+    peak, anonymous = after
+    row: dict[str, Any] = {"plan": plan.name, "before": before[0], "floor": floor[0], "peak": peak, "anonymous": anonymous}
+    return row | {"file": peak - anonymous, "budget": budget, "ratio": peak / (floor[0] + budget)}
+
+
+def _most(process: int, ended: Callable[[], bool]) -> tuple[int, int]:
+    """The most resident memory until something ends, and how much of it was anonymous."""
+    most = (0, 0)
+    while not ended():
+        most = max(most, _resident(process))
+        time.sleep(_EVERY_S)
+    return most
+
+
+def _resident(process: int) -> tuple[int, int]:
+    """Bytes of all pages and of the anonymous ones; none of a process that has ended."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0, 0
+    sizes = dict(line.split(":") for line in lines[1:])
+    total, anonymous = (int(sizes[name].split()[0]) << 10 for name in _KINDS)
+    return total, anonymous
 
 
 def _saved(path: Path, *, chosen: bool) -> Path:
@@ -137,7 +192,6 @@ def _settled(session: NativeSession) -> float:
 def test_no_budget_of_a_run_is_overrun_from_the_first_byte_on_and_what_fits_stays(
     wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "workflow/scripts")
     for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):
         monkeypatch.delenv(name, raising=False)
     stored, weights = read_folder(wide).head.schedules[1:], read_folder(wide).head.weights_bytes
@@ -161,3 +215,33 @@ def test_the_run_prints_its_peak_beside_the_budget(plans: dict[bool, Path]) -> N
     assert last.startswith("peak ")
     assert "budget 16.00" in last
     assert all(kind in last for kind in ("anonymous", "of files", "of the kernel's tables"))
+
+
+def test_budgets_are_run_one_after_the_other(dnnl: Dnnl, tmp_path: Path) -> None:
+    """The time of an inference ends when its outputs are there: what is made of them takes none of it."""
+    found = streamed(dnnl, "plain", tmp_path, 8192)
+    plan = write_streamed_plan(dnnl, found, tmp_path / "plan", others=0.76)
+    inputs = {name: value.data for name, value in found.inputs.items()}
+
+    def take(_: str, view: memoryview) -> bytes:
+        time.sleep(0.2)
+        return bytes(view)
+
+    budgets = (middle(found), 1, least(found))
+    with open_session(plan.path) as session:
+        wanted = session.run(found.inputs)
+        phases, outputs, refused = run_budgets(session, inputs, 2, budgets, take)
+        (own,), _, _ = run_budgets(session, inputs, 1, (), take)
+        assert (session.fact("others"), session.fact("isolated")) == (0.76, 0)
+        with pytest.raises(InfeasibleError):
+            run_budgets(session, inputs, 1, (1,), take)
+    assert isinstance(refused, InfeasibleError)
+    assert [phase.budget for phase in phases] == [middle(found), least(found)]
+    assert own.budget == least(found)
+    for phase in (*phases, own):
+        assert all(0 < ms < 200 for ms in phase.run_ms)
+        assert all(0 <= waited <= ran for waited, ran in zip(phase.wait_ms, phase.run_ms, strict=True))
+        assert phase.predicted_ms > 0
+    assert phases[1].read_bytes > 0
+    for tensor, value in wanted.items():
+        assert np.array_equal(np.frombuffer(outputs[tensor], value.dtype).reshape(value.shape), value)

@@ -11,7 +11,7 @@ import pytest
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, OWN
 from edgeplan.chapters.cold_start.evaluation.page import write
 from edgeplan.chapters.cold_start.stages.cold_start import measure_cold_start
-from edgeplan.chapters.params import load_params
+from edgeplan.chapters.registry import load_params
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

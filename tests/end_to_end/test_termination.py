@@ -1,4 +1,4 @@
-"""SIGTERM to make, dvc or snakemake ends what they started; what they measured so far is kept."""
+"""Runs that are ended, killed or meet each other: what they started ends, what they measured so far is kept."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from filelock import FileLock
 from workspace import DEVICE, ROOT, Workspace, make_workspace
 
-from edgeplan.chapters.profiles import profile
 from edgeplan.chapters.running import LOCK
 from edgeplan.measurement.lock import lock_path
 
@@ -85,20 +83,10 @@ def _started(workspace: Workspace, command: tuple[str, ...]) -> Iterator[tuple[s
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """With the values of the tiny profile, and the models that all commands begin with."""
     made = make_workspace(tmp_path_factory.mktemp("terminated"))
-    path = made.folder / "params.yaml"
-    params = yaml.safe_load(path.read_text())
-    for section, values in profile(ROOT / "config/profiles/tiny.yaml").items():
-        params[section] = _merged(params[section], values)
-    path.write_text(yaml.safe_dump(params, sort_keys=False))
+    made.take_tiny_values()
     made.run("dvc", "repro", "zoo")
-    made.commit("tiny values")
+    made.commit("models")
     return made
-
-
-def _merged(base: object, values: object) -> object:
-    if not isinstance(base, dict) or not isinstance(values, dict):
-        return values
-    return base | {key: _merged(base.get(key), value) for key, value in values.items()}
 
 
 def _rows(workspace: Workspace) -> list[Path]:
@@ -137,3 +125,77 @@ def test_what_was_started_ends(workspace: Workspace, name: str, sent: signal.Sig
         assert workspace.rows()
     if sent == signal.SIGTERM:
         assert not list((workspace.folder.parent / "tmp").glob("edgeplan-*")), "temporary folders"
+
+
+def _wait_for_rows(workspace: Workspace, process: subprocess.Popen[str]) -> None:
+    """Wait until the run has stored its first batches."""
+    end = time.monotonic() + _BEGIN_SECONDS
+    while len(list((workspace.folder / "data/rows").rglob("*.parquet"))) < 2:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _killed_at_last(process: subprocess.Popen[str]):  # noqa: ANN202 - a generator for a with statement
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Workspace:
+    return make_workspace(tmp_path)
+
+
+def test_killed_run_loses_at_most_a_batch_and_goes_on(fresh: Workspace) -> None:
+    values = fresh.values("-S", "measurement.batch_size=4")
+    first = fresh.start("dvc", "exp", "run", *values)
+    with _killed_at_last(first):
+        _wait_for_rows(fresh, first)
+    kept = fresh.rows()
+    assert kept
+    half_written = next((fresh.folder / "data/rows").rglob("*.parquet")).with_name(".rows.parquet.k1ll3d.tmp")
+    half_written.write_bytes(b"half")  # what a kill in the middle of a write leaves behind; it seldom comes at such a moment
+    os.utime(half_written, (0, time.time() - 60))
+    fresh.run("dvc", "exp", "run", *values)
+    assert not list((fresh.folder / "data/rows").rglob(".*.tmp"))
+    assert kept <= fresh.rows(), "stored rows were lost or measured again"
+
+
+def test_second_run_is_told_that_the_first_is_busy(fresh: Workspace) -> None:
+    first = fresh.start("dvc", "exp", "run", *fresh.values())
+    with _killed_at_last(first):
+        _wait_for_rows(fresh, first)
+        start = time.monotonic()
+        status, output = fresh.result("dvc", "repro")
+        assert status != 0
+        assert "blocked by" in output or "is measuring" in output
+        assert time.monotonic() - start < 60
+        status, output = fresh.result("snakemake", "--cores", "2")
+        assert status != 0
+        assert "another run is building in this folder" in output
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with its scripts", "alone"])
+def test_a_killed_snakemake_leaves_nothing_to_unlock(fresh: Workspace, whole: bool) -> None:
+    """Killed in the middle of a rule, with all that it started, as by a power cut; or alone."""
+    wanted = fresh.folder / "data/zoo/models.parquet"
+    command = ("snakemake", "--cores", "1", "data/zoo/models.parquet")
+    first = fresh.start(*command)
+    with _killed_at_last(first):
+        end = time.monotonic() + _BEGIN_SECONDS
+        while not [*(fresh.folder / ".snakemake/incomplete").glob("*")]:  # outputs of the rule that runs
+            assert first.poll() is None, first.communicate()[0]
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        (os.killpg if whole else os.kill)(first.pid, signal.SIGKILL)
+        first.wait()
+        assert not wanted.exists()
+        output = fresh.run(*command)
+    assert "unlock" not in output
+    assert wanted.is_file()
+    assert "Nothing to be done" in fresh.run(*command)

@@ -11,13 +11,22 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from workspace import DEVICE, OTHER_DEVICE, Workspace
+from workspace import DEVICE, OTHER_DEVICE, Workspace, make_workspace
 
 from edgeplan.chapters.registry import merged_figures, parts_of_report
 from edgeplan.reporting.page import SUFFIX, read_chapter
 from edgeplan.support.machine import fingerprint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The tiny profile, run once and committed."""
+    workspace = make_workspace(tmp_path_factory.mktemp("tiny"))
+    workspace.run("dvc", "exp", "run", *workspace.values())
+    workspace.commit("tiny results")
+    return workspace
 
 
 def test_every_figure_that_stands_as_this_runs_is_of_this_machine(tiny: Workspace) -> None:
@@ -49,6 +58,14 @@ def test_each_sampler_has_rows_and_tells_its_time(tiny: Workspace) -> None:
         assert about["seconds"][name] == pytest.approx(kept.loc[kept["sampler"] == name, "seconds"].sum(), rel=0.05, abs=0.02)
 
 
+def test_speed_of_predictions_is_recorded(tiny: Workspace) -> None:
+    metrics = json.loads((tiny.folder / "results" / DEVICE / "metrics.json").read_text())
+    shown = {key: value for key, value in metrics.items() if key.startswith("speed.")}
+    print(json.dumps(shown, indent=2))  # noqa: T201 - the purpose of `make bench`
+    assert shown["speed.predict_process_s"] < 10
+    assert shown["speed.predict_call_ms"] < 500
+
+
 def test_nothing_to_do_afterwards(tiny: Workspace) -> None:
     before = tiny.rows()
     start = time.monotonic()
@@ -68,19 +85,12 @@ def test_touched_files_measure_nothing(tiny: Workspace) -> None:
     assert tiny.rows() == before
 
 
-def test_forced_run_measures_nothing(tiny: Workspace, tmp_path: Path) -> None:
-    clone = tiny.clone(tmp_path / "clone")
-    assert clone.rows() == tiny.rows()
-    clone.run("dvc", "repro", "--force")
-    assert clone.rows() == tiny.rows()
-    assert clone.cold_runs() == tiny.cold_runs()
-
-
 def test_stored_rows_suffice_for_the_tables_and_give_the_same(tiny: Workspace, tmp_path: Path) -> None:
     clone = tiny.clone(tmp_path / "clone")
     stored = Workspace(clone.folder, {**clone.environment, "EDGEPLAN_STORED_ROWS_ONLY": "1"})
     stored.run("dvc", "repro", "--force")
     assert clone.rows() == tiny.rows()
+    assert clone.cold_runs() == tiny.cold_runs()
     assert not stored.run("git", "status", "--porcelain"), stored.run("git", "diff", "--stat")
 
 

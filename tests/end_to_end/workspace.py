@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from shipped_params import PARAMS_FILE
 
+from edgeplan.chapters.profiles import profile
 from edgeplan.measurement.rows import read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -66,8 +68,17 @@ class Workspace:
 
     def values(self, *more: str) -> list[str]:
         """The tiny profile on one device as arguments of `dvc exp run`."""
-        arguments = self.run(sys.executable, "workflow/scripts/profile_values.py", "config/profiles/tiny.yaml").split()
+        arguments = self.run(sys.executable, "-m", "edgeplan.chapters.profiles", "config/profiles/tiny.yaml").split()
         return [*arguments, "-S", f"devices=[{DEVICE}]", *more]
+
+    def take_tiny_values(self, **more: object) -> None:
+        """Write the values of the tiny profile, and further sections or values of them, into params.yaml, and commit them."""
+        path = self.folder / "params.yaml"
+        params = yaml.safe_load(path.read_text())
+        for values in (profile(self.folder / "config/profiles/tiny.yaml"), more):
+            params = _merged(params, values)
+        path.write_text(yaml.safe_dump(params, sort_keys=False))
+        self.commit("tiny values")
 
     def rows(self) -> set[Row]:
         """Every measured row of the workspace, with the times at which it was measured."""
@@ -83,6 +94,12 @@ class Workspace:
         return sorted((self.folder / "data/rows" / COLD_DEVICE / "cold_start/runs.jsonl").read_text().splitlines())
 
 
+def _merged(base: Any, values: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(values, dict):
+        return values
+    return base | {key: _merged(base.get(key), value) for key, value in values.items()}
+
+
 def add_toy_chapter(workspace: Workspace) -> None:
     """Add the chapter of `toy_chapter`: its folder, a line, a section of params.yaml, and what is generated."""
     chapters = workspace.folder / "workflow/edgeplan/chapters"
@@ -94,7 +111,7 @@ def add_toy_chapter(workspace: Workspace) -> None:
         params.write(yaml.safe_dump({"toy": {"on": [DEVICE], "sizes": [1000, 20000, 3000], "lanes": 2}}))
     for generator in (
         ("-m", "edgeplan.chapters.wiring"),
-        ("workflow/scripts/params_schema.py",),
+        ("workflow/scripts/code_documents.py", "schemas"),
     ):
         workspace.run(sys.executable, *generator)
 

@@ -104,7 +104,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_an_engine_of_another_package_stands_beside_ours(folder: Path) -> None:
     _install(folder, "tiny = tiny_engine:ENGINE\n")
-    assert [name for name in ENGINES if name not in registry._OWN] == ["tiny"]
+    assert [name for name in ENGINES if name not in registry._own()] == ["tiny"]
     assert SETTINGS["tiny"].title == "Tiny"
     assert engine_class("tiny")(EngineSettings()).version() == "1.0"
     assert engine_protocol("measure", "tiny").name == "tiny/1"

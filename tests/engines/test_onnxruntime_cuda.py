@@ -16,7 +16,7 @@ from random_graphs import graphs
 from depth import MANY
 from edgeplan.engines.base import Engine, EngineSettings
 from edgeplan.engines.cold import Artefact
-from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeOnGpu, _CudaSession
+from edgeplan.engines.onnxruntime.on_gpu import OnnxRuntimeOnGpu, _CudaSession
 from edgeplan.engines.program import words_of
 from edgeplan.engines.registry import version_of
 from edgeplan.errors import DeviceError

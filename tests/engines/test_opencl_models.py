@@ -10,7 +10,7 @@ import pytest
 
 from depth import by_day
 from edgeplan.engines.base import EngineSettings, random_inputs
-from edgeplan.engines.opencl.session import Opencl
+from edgeplan.engines.gpu.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx

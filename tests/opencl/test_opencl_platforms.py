@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edgeplan.engines.base import EngineSettings
-from edgeplan.engines.opencl.session import Opencl
+from edgeplan.engines.gpu.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.opencl import building, platforms
 from edgeplan.opencl.building import Programs, ProgramSource

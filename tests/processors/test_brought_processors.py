@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -306,8 +307,8 @@ def test_what_is_missing_is_told(workspace: Path) -> None:
 @pytest.mark.texts
 def test_a_processor_of_this_package_is_named_in_one_file_besides_its_own() -> None:
     package = Path(edgeplan.__file__).parent
-    own = [package / name for name in ("opencl", "engines/opencl", "processors/opencl.py")]
-    own += [package / name for name in ("cuda", "engines/cuda", "processors/cuda.py")]  # which runs the same kernels
+    own = [package / name for name in ("opencl", "engines/gpu", "processors/opencl.py")]
+    own += [package / name for name in ("cuda", "processors/cuda.py")]  # which runs the same kernels
     own += [package / name for name in ("gpu_start", "chapters/cold_start/gpu")]  # which start these kernels cold
     own.append(package / "predictors/launches.py")  # which asks their dispatcher
     naming = {
@@ -329,4 +330,4 @@ def _names(path: Path) -> set[str]:
             found.add(node.module or "")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
             found.add(node.value)
-    return {part.lower().removesuffix("processor") for name in found for part in name.replace("/", ".").split(".")}
+    return {part.lower().removesuffix("processor") for name in found for part in re.split(r"[./:]", name)}

@@ -11,7 +11,7 @@ import pytest
 
 from depth import by_day
 from edgeplan.engines.base import EngineSettings
-from edgeplan.engines.opencl.session import Opencl
+from edgeplan.engines.gpu.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx

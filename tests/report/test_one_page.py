@@ -14,12 +14,11 @@ from shipped_params import PARAMS_FILE
 from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
 from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT
 from edgeplan.chapters.memory.evaluation.page import MEMORY_REPORT
-from edgeplan.chapters.params import Params
 from edgeplan.chapters.partition.eop.page import EOP_REPORT
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
 from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT
-from edgeplan.chapters.registry import parts_of_report
+from edgeplan.chapters.registry import Params, parts_of_report
 from edgeplan.errors import FormatError
 from edgeplan.report.stage import COLUMNS, line, summary, write_report
 from edgeplan.reporting.bars import Bar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeplan.cli.times import milliseconds
+from edgeplan.terminal import milliseconds
 
 LANE = "processes"  # see tests/conftest.py
 

@@ -13,9 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
-from csv_rows import write_rows  # noqa: E402  found by the line above
 from real_files import RealFile, fetch, is_there, read_list, require  # noqa: E402  found by the line above
-from real_truth import Row, figures, minutes, read_rows  # noqa: E402  likewise
+from real_truth import Row, figures, read_rows, write_rows  # noqa: E402  likewise
 
 from edgeplan.errors import FormatError  # noqa: E402  likewise
 
@@ -103,7 +102,7 @@ def test_rows_of_truth_are_read_back_and_what_is_refused_counts_as_a_failure(tmp
     files = [replace(FILE, path=name, package=package) for name, package in zip("abcd", "ppqq", strict=True)]
     rows = [_row("a", 10.5), _row("b", 12.0), _row("c", 30.0), _row("a", 10.6, turn=1), _row("b", 15.0, turn=1)]
     rows.append(replace(_row("d", 0.0, 0.0), refused_because="predict: no"))
-    write_rows(Row, rows, tmp_path / "rows.csv")
+    write_rows(rows, tmp_path / "rows.csv")
     assert read_rows(tmp_path / "rows.csv") == rows
     found = figures(rows, files, "cpu-onnxruntime")
     assert (found["real.files"], found["real.predicted"]) == (4, 0.75)
@@ -117,7 +116,3 @@ def test_rows_of_truth_are_read_back_and_what_is_refused_counts_as_a_failure(tmp
     assert found["real.interval_coverage_90"] == pytest.approx(2 / 3)
     assert found["real.interval_width_90"] == pytest.approx(1.0)
     assert figures([], files, "cpu-onnxruntime") == {"real.files": 4.0, "real.predicted": 0.0}
-
-
-def test_minutes_grow_with_what_is_predicted() -> None:
-    assert 0.2 < minutes([_row("a", 0.0, 1.0)]) < minutes([_row("a", 0.0, 1000.0)]) < 5

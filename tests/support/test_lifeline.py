@@ -253,7 +253,7 @@ def test_processes_are_started_by_the_one_module_that_binds_them() -> None:
         "edgeplan/measurement/board/link.py",  # a worker on a board ends its batch, whatever becomes of who asked
         "edgeplan/measurement/board/deploy.py",  # what is half installed would be worse; within a time
         "edgeplan/measurement/board/install.py",  # alone on the board, where the package is not yet
-        "scripts/profile_values.py",  # likewise
+        "edgeplan/chapters/profiles.py",  # likewise
         "edgeplan/predictors/nodes/kernels.py",  # a Gaussian one
         "edgeplan/predictors/nodes/storing.py",  # likewise
     }, found

@@ -16,7 +16,7 @@ from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, plan_v
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, run_key
 from edgeplan.chapters.cold_start.stages import cold_start as stage
 from edgeplan.chapters.cold_start.stages.cold_start import CHECK_COLUMNS, check_key
-from edgeplan.chapters.params import load_params, params_on
+from edgeplan.chapters.registry import load_params, params_on
 from edgeplan.devices.config import load_device
 from edgeplan.engines import registry
 from edgeplan.engines.registry import ENGINES, engine_protocol

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,20 +13,19 @@ from typing import Any
 import pytest
 import yaml
 
-from edgeplan.chapters.base import Stage, covered, load
-from edgeplan.chapters.params import Params, load_params
-from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, merged_figures, parts_of_report, rebuilt
-from edgeplan.chapters.running import CHECK, arguments
+from edgeplan.chapters.base import Stage, covered
+from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, Params, load_params, parts_of_report, rebuilt
+from edgeplan.chapters.running import arguments
 from edgeplan.chapters.wiring import written
+from edgeplan.engines import description
 from edgeplan.errors import ParamsError
 from edgeplan.reporting.page import caption
-from edgeplan.support.sources import NEUTRAL, imported
+from edgeplan.support.sources import NEUTRAL
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
-import operators_page  # noqa: E402  a script, of the folder above
-import params_schema  # noqa: E402  likewise
+import code_documents  # noqa: E402  a script, of the folder above
 
 PACKAGE = ROOT / "workflow/edgeplan"
 PIPELINE: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -33,32 +34,23 @@ NAMES = [stage.name for stage in STAGES]
 VALUES = yaml.safe_load((ROOT / "params.yaml").read_text())
 
 
-@pytest.mark.parametrize("path", sorted(written()), ids=str)
-def test_what_is_made_from_the_stages_is_current(path: Path) -> None:
-    assert written()[path] == (ROOT / path).read_text(), (
+def test_what_is_made_from_the_stages_is_current() -> None:
+    assert [path for path, text in written().items() if text != (ROOT / path).read_text()] == [], (
         "if numbers that a stage measures may differ, give their protocol a new name (in words: 'onnxruntime/2') and "
         "CHANGELOG.md a line; then, or if none can: make wire, make relock"
     )
-
-
-def test_names_of_stages_are_each_used_once() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
 def test_pages_and_schemas_are_current() -> None:
-    schemas = {
-        "params": params_schema.schema,
-        "worker": params_schema.worker_schema,
-        "comparison": params_schema.comparison_schema,
-    }
-    assert (ROOT / operators_page.PAGE).read_text() == operators_page.page(), "run `make operators-page`"
-    for name, schema in schemas.items():
-        assert (ROOT / f"config/schema/{name}.schema.json").read_text() == schema(), "run `make schema`"
+    assert (ROOT / code_documents.PAGE).read_text() == code_documents.page(), "run `make operators-page`"
+    for name in code_documents.SCHEMAS:
+        assert (ROOT / f"config/schema/{name}.schema.json").read_text() == code_documents.schema(name), "run `make schema`"
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=NAMES)
 def test_a_function_gets_all_that_it_asks_for_and_nothing_twice(stage: Stage) -> None:
-    function = load(stage.function)
+    function = description.imported(stage.function)
     asked = inspect.signature(function).parameters
     paths = {**stage.inputs, **stage.outputs, **stage.folders}
     wildcards = {name: name for name in stage.targets.wildcards} if stage.targets else {}
@@ -90,33 +82,13 @@ def test_neutral_modules_exist() -> None:
     assert [pattern for pattern in NEUTRAL if not list(PACKAGE.glob(pattern))] == []
 
 
-def test_what_is_no_dependency_is_not_followed() -> None:
-    assert not any(
-        path.name == "errors.py" or path.match("chapters/params.py")
-        for path in imported("edgeplan.chapters.prediction.stages.truth")
-    )
-
-
 def _paths(entries: list[str | dict[str, Any]]) -> list[str]:
     return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
 
 
-def _outputs(stage: dict[str, Any]) -> list[str]:
-    return [path for kind in ("outs", "metrics", "plots") for path in _paths(stage.get(kind, []))]
-
-
-def test_params_are_checked_first_and_as_a_whole() -> None:
-    """DVC takes the stages in the order of the file where they do not depend on each other."""
-    assert next(iter(PIPELINE)) == CHECK
-    assert PIPELINE[CHECK]["params"][0] == {"params.yaml": None}
-    assert {"config/devices", "config/pairs"} <= set(PIPELINE[CHECK]["deps"])
-    assert not _outputs(PIPELINE[CHECK]), "what it wrote would make the stages that read it run again"
-    assert PIPELINE[CHECK]["cmd"] == f"edgeplan stage {CHECK}"
-
-
 @pytest.mark.parametrize("stage", STAGES, ids=NAMES)
 def test_code_of_a_stage_reads_no_other_params(stage: Stage) -> None:
-    source = Path(inspect.getsourcefile(load(stage.function)) or "").read_text()
+    source = Path(inspect.getsourcefile(description.imported(stage.function)) or "").read_text()
     read = set(re.findall(r"\bparams\.(\w+)", source)) & set(Params.model_fields)
     assert read <= set(stage.params)
 
@@ -152,19 +124,6 @@ def test_one_stage_takes_in_what_every_chapter_hands_over() -> None:
     assert set(REPORT.params) == {stage.targets.path for stage in STAGES if stage.targets}
     merged = [path for stage in STAGES for path in stage.metrics]
     assert len(set(merged)) == len(merged)
-    assert merged_figures(VALUES) == [
-        f"results/{target}/metrics.json"
-        for target in (
-            *("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "opencl-pocl", "cuda-h200"),
-            *("pair-pocl", "pair-h200-8sm"),
-        )
-    ]
-
-
-def test_a_run_on_one_device_takes_in_nothing_of_another() -> None:
-    parts = parts_of_report({**VALUES, "devices": ["cpu-onnxruntime"]})
-    assert not [path for path in parts if "cpu-openvino" in path]
-    assert [path for path in parts if path.endswith("cpu-onednn/prediction.json")] == []
 
 
 def test_chapters_have_the_same_names_and_registries() -> None:
@@ -174,11 +133,11 @@ def test_chapters_have_the_same_names_and_registries() -> None:
         assert {path.name for path in folder.iterdir()} >= {"chapter.py", "settings.py", "stages", "evaluation"}
         assert (folder / "paper.py").is_file() == (chapter.paper != "none")
         for registry in (chapter.tables, chapter.figures):
-            assert all(shown.title for shown in load(registry).values())
+            assert all(shown.title for shown in description.imported(registry).values())
         for kind, registry in (("tables", chapter.tables), ("figures", chapter.figures)):
             captions = folder / "captions" / kind
-            assert {path.stem for path in captions.iterdir()} == set(load(registry))
-            assert all(caption(captions, shown) for shown in load(registry))
+            assert {path.stem for path in captions.iterdir()} == set(description.imported(registry))
+            assert all(caption(captions, shown) for shown in description.imported(registry))
 
 
 _INSTALLED = {"dvc", "snakemake", "lightgbm", "onnxruntime", "openvino", "setuptools"}
@@ -197,7 +156,58 @@ def test_lock_is_hashed_and_names_no_index_or_host(name: str, packages: set[str]
 
 
 def test_development_lock_agrees_with_the_lock() -> None:
-    def pins(name: str) -> set[str]:
-        return set(re.findall(r"^[A-Za-z0-9_.-]+==[^\\\n]+", (ROOT / name).read_text(), re.MULTILINE))
+    locks = [(ROOT / name).read_text() for name in ("requirements.lock", "requirements-dev.lock")]
+    own, wider = (set(re.findall(r"^[A-Za-z0-9_.-]+==[^\\\n]+", text, re.MULTILINE)) for text in locks)
+    assert own <= wider
 
-    assert pins("requirements.lock") <= pins("requirements-dev.lock")
+
+#: Files that are no text; their content is never converted.
+_BINARY = {".parquet", ".npz", ".npy", ".onnx", ".png"}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_the_index_holds_no_other_line_endings() -> None:
+    """Whatever git is set to: a shell, make and YAML read none of Windows'."""
+    command = ["git", "-c", "safe.directory=*", "ls-files", "--eol"]
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    listed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    told = [line.partition("\t") for line in listed.splitlines()]
+    assert len(told) > 1000
+    for state, _, name in told:
+        index, _, attributes = state.split(maxsplit=2)
+        binary = Path(name).suffix in _BINARY
+        assert index in ({"i/-text"} if binary else {"i/lf", "i/none"}), name
+        assert attributes.split() == (["attr/-text"] if binary else ["attr/text=auto", "eol=lf"]), name
+
+
+COMMITTED = {"seed": 7, "training": {"trials": 12, "seeds": [0, 1]}, "truth": {"repeat": ["cpu-a"]}}
+
+
+def _printed(folder: Path, profile: str) -> str:
+    command = [sys.executable, "-m", "edgeplan.chapters.profiles", ROOT / "config/profiles" / f"{profile}.yaml"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _committed(folder: Path) -> Path:
+    path = folder / "params.yaml"
+    path.write_text(yaml.safe_dump(COMMITTED))
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (("init", "-q"), ("add", "params.yaml"), (*author, "commit", "-qm", "one")):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return path
+
+
+@pytest.mark.parametrize("name", ["tiny", "quick"])
+def test_no_value_of_a_profile_is_split_by_a_shell(tmp_path: Path, name: str) -> None:
+    _committed(tmp_path)
+    words = _printed(tmp_path, name).split()
+    assert words[0::2] == ["-S"] * (len(words) // 2)
+    assert all("=" in word for word in words[1::2])
+
+
+def test_the_full_profile_puts_the_committed_values_back(tmp_path: Path) -> None:
+    path = _committed(tmp_path)
+    assert _printed(tmp_path, "full") == ""
+    changed = {**COMMITTED, "training": {"trials": 3, "seeds": [0, 1]}, "truth": {"repeat": []}}
+    path.write_text(yaml.safe_dump(changed))
+    assert _printed(tmp_path, "full") == '-S training.trials=12 -S truth.repeat=["cpu-a"]'

@@ -91,8 +91,7 @@ class CheckError(EdgeplanError):
 class InfeasibleError(EdgeplanError):
     """The request does not fit, as buffers in a capacity that is too small for them.
 
-    Attributes:
-        proven: whether it fits in no way; else nothing that was found did, or runs took more than they should.
+    Where that is not `proven`, nothing that was found fitted, or runs took more than they should.
     """
 
     exit_code = 13
@@ -115,11 +114,7 @@ class SlowerError(EdgeplanError):
 
 
 def require_known(what: str, given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse a name that is not among the known ones.
-
-    Raises:
-        ParamsError: names it, and those that there are.
-    """
+    """Refuse a name that is not among the known ones: a ParamsError that names those that there are."""
     names = tuple(known)
     for name in given:
         if name not in names:

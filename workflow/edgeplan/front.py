@@ -204,13 +204,7 @@ def _in_turns(made: Sequence[Callable[[int], Session]]) -> list[tuple[float, flo
 
 @dataclass(frozen=True, slots=True)
 class PlanForGoal:
-    """A plan that was written for a goal.
-
-    Attributes:
-        folder: what `edgeplan run` executes.
-        chosen: of the front.
-        later: the plan of the second processor, which takes over from the first.
-    """
+    """A plan that was written for a goal: its folder, which of the front it is, and the later one of a second processor."""
 
     folder: Path
     chosen: FrontPlan
@@ -226,19 +220,9 @@ def write_front_plan(
     pair: FilePath = "",
     preparation: Preparation | None = None,
 ) -> tuple[Front, PlanForGoal]:
-    """Plan a model in all ways, and write the plan that is best for a goal.
+    """Plan a model in all ways, and write the plan that is best for a goal (`Front.best`) to a folder; else as `plan_front`.
 
-    Args:
-        model: ONNX file.
-        output: folder to write the plan to.
-        goal: see `Front.best`.
-        device: as for `plan_front`.
-        pair: likewise. For both goals the plan begins on the host and goes over to the second processor (`edgeplan.handover`).
-        preparation: as for `predict`.
-
-    Raises:
-        ParamsError: there is no such goal.
-        EdgeplanError: see `plan_front`.
+    With a pair and for both goals the plan begins on the host and goes over to the second processor (`edgeplan.handover`).
     """
     require_known("goal", [goal], GOALS, "--for")
     out = Path(output)

@@ -25,11 +25,7 @@ def is_built() -> bool:
 
 @cache
 def library() -> ctypes.CDLL:
-    """Load the library, once a process.
-
-    Raises:
-        DeviceError: it was not built, or from other sources.
-    """
+    """Load the library, once a process; DeviceError where it was not built, or from other sources."""
     try:
         found = ctypes.CDLL(PATH)
         if (abi := int(found.ep_abi_version())) == _ABI:

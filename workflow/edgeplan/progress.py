@@ -64,12 +64,7 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class BudgetProgress:
-    """Counts the measuring time that a stage has spent, of what it will take.
-
-    Args:
-        planned: seconds that the stage will take, as far as is known.
-        show: called with the seconds spent and planned, after each change.
-    """
+    """Counts the measuring time that a stage has spent, in seconds, of what it will take, and shows both after each change."""
 
     def __init__(self, planned: float, show: Callable[[float, float], None]) -> None:
         self.spent, self.planned, self._show = 0.0, planned, show

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import numpy as np
 
 from edgeplan.chapters.memory.budget import budget_sizes
-from edgeplan.checking import model_apart, reference_apart
+from edgeplan.engines.onnxruntime.reference import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InfeasibleError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of
 from edgeplan.opening import open_plan
@@ -58,9 +58,7 @@ class Phase:
 def lateness(phase: Phase, bytes_per_ms: float) -> str:
     """Tell that weights came late because they were read more slowly than when the plan was made; "" where that is not so.
 
-    Args:
-        phase: inferences.
-        bytes_per_ms: of reading, when the plan was made; 0: nobody knows.
+    Nobody knows how fast that was where `bytes_per_ms` is 0.
     """
     ran_ms, waited_ms, expected_ms = sum(phase.run_ms), sum(phase.wait_ms), phase.predicted_ms * len(phase.run_ms)
     rate = phase.read_bytes / max(ran_ms, 1e-9)  # steps wait most of the time, so reads are at work nearly all of it
@@ -130,7 +128,6 @@ if TYPE_CHECKING:
     from edgeplan.engines.serving import EngineSession
     from edgeplan.gpu_start.session import GpuSession
     from edgeplan.handover import HandoverSession
-    from edgeplan.runtime.native_session import NativeSession
     from edgeplan.runtime.partitioned.session import PairSession
 
 _log = logging.getLogger(__name__)
@@ -200,11 +197,7 @@ class Run:
         return told
 
     def require_checked(self) -> None:
-        """Refuse outputs that differ from ONNX Runtime's by more than rounding costs, if they were compared.
-
-        Raises:
-            CheckError: they do.
-        """
+        """Refuse, as a CheckError, outputs that differ from ONNX Runtime's by more than rounding costs, if compared."""
         weights = stored_as(self.plan)
         halved = weights != F32
         tolerance = max(self.tolerance, HALVES_TOLERANCE) if halved else self.tolerance
@@ -297,10 +290,9 @@ def run(
     sizes = budget_sizes(budgets)
     odd = named_not_finite(values)
     with open_plan(found, cores, budgets=sizes) as session:
-        if found.kind == COLD_START:
-            made, first = _run_cold(cast("NativeSession | HandoverSession", session), values, repeat)
-        elif found.kind == GPU_START:
-            made, first = _run_gpu(cast("GpuSession", session), values, repeat, read_ms)
+        if found.kind in (COLD_START, GPU_START):
+            spent_ms = read_ms if found.kind == GPU_START else 0.0
+            made, first = _run_cold(cast("NativeSession | HandoverSession | GpuSession", session), values, repeat, spent_ms)
         elif found.kind == MEMORY:
             made, first = _run_budgets(cast("NativeSession", session), values, repeat, sizes)
         else:
@@ -314,11 +306,7 @@ def run(
 
 
 def _require_fitting(kind: str, *, repeat: int, cold: bool, evicted: bool, budgets: bool) -> None:
-    """Refuse arguments that are none of the plan's.
-
-    Raises:
-        ParamsError: names the argument.
-    """
+    """Refuse arguments that are none of the plan's."""
     names = {COLD_START: "a cold start", GPU_START: "a cold start on a GPU", MEMORY: "memory", PARTITION: "a pair"}
     names[ENGINE] = "a stock engine"
     if kind not in (COLD_START, GPU_START) and (cold or evicted):
@@ -345,8 +333,7 @@ def _require_apart(*, cold: bool, given: bool, check: bool) -> None:
 def cores_of_device(plan: PlanFolder, device: str) -> tuple[int, ...]:
     """Return the processors of a device, those that execute first.
 
-    Raises:
-        DeviceError: it is unknown, or executes on another number of processors than the plan.
+    DeviceError: it is unknown, or executes on another number of processors than the plan.
     """
     from edgeplan.devices.config import load_device  # noqa: PLC0415  device files are checked by pydantic
     from edgeplan.profiling.settings import cores_of  # noqa: PLC0415  likewise
@@ -370,7 +357,7 @@ def named_not_finite(values: Mapping[str, Any], *, say: bool = True) -> tuple[st
 
 
 def _run_cold(
-    session: NativeSession | HandoverSession, values: Mapping[str, Array], repeat: int
+    session: NativeSession | HandoverSession | GpuSession, values: Mapping[str, Array], repeat: int, spent_ms: float
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """Start a plan cold and run it warm after it; return what `Run` holds of that, and the first outputs."""
     first = last = session.run(values)
@@ -379,23 +366,10 @@ def _run_cold(
         began = time.perf_counter()
         last = session.run(values)
         times.append((time.perf_counter() - began) * 1e3)
-    made = {"outputs": last, "cold_ms": (session.cold_ms,), "warm_ms": tuple(times), "stages_ms": session.stages_ms()}
-    told = {name: getattr(session, name) for name in ("handed_over", "stayed_because") if hasattr(session, name)}
-    return made | told | {"continuous": session.continuous}, first
-
-
-def _run_gpu(
-    session: GpuSession, values: Mapping[str, Array], repeat: int, read_ms: float
-) -> tuple[dict[str, Any], Mapping[str, Array]]:
-    """Start a plan of a GPU cold and run it warm after it; return what `Run` holds of that, and the first outputs."""
-    first = last = session.run(values)
-    times = []
-    for _ in range(repeat - 1):
-        began = time.perf_counter()
-        last = session.run(values)
-        times.append((time.perf_counter() - began) * 1e3)
-    made = {"outputs": last, "cold_ms": (read_ms + session.cold_ms,), "warm_ms": tuple(times)}
-    return made | {"stages_ms": session.stages_ms()}, first
+    made = {"outputs": last, "cold_ms": (spent_ms + session.cold_ms,), "warm_ms": tuple(times)}
+    told = ("handed_over", "stayed_because", "continuous")
+    found = {name: getattr(session, name) for name in told if hasattr(session, name)}
+    return made | found | {"stages_ms": session.stages_ms()}, first
 
 
 def _run_budgets(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import signal
 import sys
 import unicodedata
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
 
 #: Categories of characters that steer a terminal or hide text: control, format (direction, zero width), lone surrogates,
 #: line and paragraph separators.
@@ -23,12 +26,7 @@ _WIDTH = 120  # columns of tables where there is no terminal
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""Return text with its control characters as escapes (`\x1b`): a name from a file can do nothing to a terminal.
-
-    Args:
-        text: anything.
-        keep: control characters that stay.
-    """
+    r"""Return text with its control characters, but those of `keep`, as escapes (`\x1b`): a file's names steer no terminal."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -96,9 +94,7 @@ def prepare() -> None:
 def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:
     """Flush the output; return None if it took all, or a message ("" for a reader that left early) and an exit code.
 
-    Args:
-        stream: the output.
-        suspected: something could not be written; what was being printed then is not tried again, so a line end is.
+    Where something could not be written (`suspected`), what was being printed is not tried again, so a line end is.
     """
     if stream is None:
         return None
@@ -113,3 +109,17 @@ def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int]
             return "", CLOSED
         return f"error: cannot write to the standard output: {error.strerror}", 1
     return None
+
+
+_SHORT_MS = 0.1
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the value in the middle, or the mean of the two there (`statistics` takes a MiB)."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def milliseconds(ms: float) -> str:
+    """Return milliseconds with two decimals, or as many as two digits other than leading zeros take."""
+    return f"{ms:.{1 - math.floor(math.log10(ms)) if 0 < ms < _SHORT_MS else 2}f} ms"

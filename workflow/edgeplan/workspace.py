@@ -67,19 +67,11 @@ class Workspace:
         return _by_name(self.pairs, pairs=True)
 
     def device_path(self, name_or_path: str | Path) -> Path:
-        """Return the device file of a name, or the one at a path.
-
-        Raises:
-            DeviceError: there is no device of this name.
-        """
+        """Return the device file of a name, or the one at a path."""
         return self._path("device", name_or_path, self.device_files(), self.devices)
 
     def pair_path(self, name_or_path: str | Path) -> Path:
-        """Return the pair file of a name, or the one at a path.
-
-        Raises:
-            DeviceError: there is no pair of this name.
-        """
+        """Return the pair file of a name, or the one at a path."""
         return self._path("pair", name_or_path, self.pair_files(), self.pairs)
 
     def _path(self, kind: str, name_or_path: str | Path, known: Mapping[str, Path], folder: Path) -> Path:
@@ -101,11 +93,7 @@ def _by_name(folder: Path, *, pairs: bool) -> dict[str, Path]:
 
 
 def shipped_rules(name: str, *, where: str) -> Path:
-    """Return the file of a device's fusion rules, which stages learn from.
-
-    Raises:
-        DeviceError: none are shipped of this device.
-    """
+    """Return the file of a device's fusion rules, which stages learn from; DeviceError where none are shipped."""
     path = SHIPPED / name / RULES
     if not (DEVICE_NAME.fullmatch(name) and path.is_file()):
         known = ", ".join(sorted(p.parent.name for p in SHIPPED.glob(f"*/{RULES}")))
@@ -145,11 +133,7 @@ def workspace(given: Path | None = None) -> Workspace:
 
 
 def own_rows() -> Path:
-    """Name the folder of rows of users' models, by device: outside of any workspace, whose rows are in git.
-
-    Raises:
-        StoreError: this user has no home folder.
-    """
+    """Name the folder of rows of users' models, by device: outside of any workspace, whose rows are in git."""
     return Workspace(state_folder() / "workspace", found=False).rows
 
 

@@ -42,10 +42,7 @@ def _base(variable: str, in_home: str) -> str:
 def cannot_write(error: OSError, path: Path, *, instead: str = "") -> StoreError:
     """Return the error for a file or folder that could not be written, with what to do by its cause.
 
-    Args:
-        error: error of the system.
-        path: path that was to be written.
-        instead: how the user names another folder; found by the path without.
+    A user names another folder by what `instead` says; without, that follows from the path.
     """
     where = str(path)
     base = state_base()
@@ -76,11 +73,7 @@ def _file_on_the_way(path: Path) -> Path | None:
 
 
 def require_writable(folder: Path, *, instead: str = "") -> None:
-    """Try whether files can be written to a folder, which need not be there yet. Leaves nothing behind.
-
-    Raises:
-        StoreError: they cannot.
-    """
+    """Try whether files can be written to a folder, which need not be there yet; StoreError. Leaves nothing behind."""
     from tempfile import TemporaryFile  # noqa: PLC0415  who only runs a plan writes nothing
 
     try:

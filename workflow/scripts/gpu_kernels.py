@@ -19,9 +19,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from edgeplan.chapters.params import load_params
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.settings import PartitionParams
+from edgeplan.chapters.registry import load_params
 from edgeplan.devices.pairs import load_pair
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph

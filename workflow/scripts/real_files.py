@@ -121,11 +121,7 @@ def _unpack(archive: Path, files: Sequence[RealFile], folder: Path) -> None:
 
 
 def read_list(path: Path) -> list[RealFile]:
-    """Read a list of files.
-
-    Raises:
-        FormatError: a column is missing, or a path leads out of the folder.
-    """
+    """Read a list of files; FormatError where a column is missing, or a path leads out of the folder."""
     with path.open(newline="", encoding="utf-8") as listed:
         rows = list(csv.DictReader(listed))
     return [_file(row, f"{path}:{number}") for number, row in enumerate(rows, start=2)]

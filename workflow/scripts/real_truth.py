@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import statistics
 import subprocess
@@ -24,17 +25,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from csv_rows import write_rows
 from edgeplan import predict
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.reporting.metrics import coverage
+from edgeplan.support.files import write_text
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.subprocesses import program_command, run
 from real_files import RealFile, read_list, require
@@ -179,6 +180,15 @@ def read_rows(target: Path) -> list[Row]:
         return [Row(**{name: of_type[name](text) for name, text in row.items()}) for row in csv.DictReader(listed)]
 
 
+def write_rows(rows: Iterable[Row], target: Path) -> None:
+    """Write rows, a column for each field."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
+    table.writeheader()
+    table.writerows(asdict(row) for row in rows)
+    write_text(target, text.getvalue())
+
+
 def minutes(rows: Iterable[Row]) -> float:
     """Estimate how long it takes to measure these rows, by their predictions."""
     runs_s = (max(_COUNTED_S, _LEAST_RUNS * row.predicted_ms / _MS) + _UNCOUNTED * row.predicted_ms / _MS for row in rows)
@@ -203,17 +213,17 @@ def main() -> None:
     for row, file in wanted:  # all of them before the first is measured
         if row.key not in stored:
             stored[row.key] = predicted(row, file, arguments.folder, 0.0)
-    write_rows(Row, stored.values(), arguments.output)
+    write_rows(stored.values(), arguments.output)
     for row, file in wanted:
         if row.turn == 0 and stored[row.key].predicted_ms and not stored[row.key].with_kernels_ms:
             stored[row.key] = predicted(stored[row.key], file, arguments.folder, _MEASURE_S)
-    write_rows(Row, stored.values(), arguments.output)
+    write_rows(stored.values(), arguments.output)
     left = [(stored[row.key], file) for row, file in wanted if not _ended(stored[row.key])]
     about = minutes(row for row, _ in left)
     print(f"{len(left)} of {len(wanted)} rows are to be measured: about {about:.0f} minutes", flush=True)  # noqa: T201
     for row, file in () if arguments.minutes else left:
         stored[row.key] = found = measured(row, file, arguments.folder)
-        write_rows(Row, stored.values(), arguments.output)
+        write_rows(stored.values(), arguments.output)
         told = found.refused_because if _ended(found) and not found.measured_ms else f"{found.predicted_ms:.3f} predicted, "
         print(f"{row.file} {row.turn}: {told}{found.measured_ms:.3f} ms", flush=True)  # noqa: T201
     print(figures(stored.values(), files, device.name))  # noqa: T201

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from edgeplan.chapters.params import load_params
-from edgeplan.chapters.registry import merged_figures
+from edgeplan.chapters.registry import load_params, merged_figures
 from edgeplan.chapters.running import ERROR, PARAMS
 from edgeplan.errors import EdgeplanError
 from edgeplan.report.stage import summary

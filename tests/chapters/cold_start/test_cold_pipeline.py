@@ -28,7 +28,7 @@ from edgeplan.chapters.cold_start.stages.cold_start import (
     measure_cold_start,
     table2_graph,
 )
-from edgeplan.chapters.params import load_params
+from edgeplan.chapters.registry import load_params
 from edgeplan.errors import StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.background import background_load

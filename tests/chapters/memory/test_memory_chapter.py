@@ -21,7 +21,7 @@ from edgeplan.chapters.memory.evaluation.tables import MEMORY_FIGURES, MEMORY_TA
 from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS
 from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.stages import memory as stage
-from edgeplan.chapters.params import load_params
+from edgeplan.chapters.registry import load_params
 from edgeplan.reporting.chapter_report import NotMeasuredError
 from edgeplan.support.frames import read_parquet
 

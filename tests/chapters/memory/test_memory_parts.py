@@ -26,7 +26,7 @@ from edgeplan.chapters.memory.single_layers import LAYERS, single_layers
 from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.memory.studies import ON_DEMAND, ModelBench, StudiedModel, same_memory
 from edgeplan.chapters.memory.turns import Slowing, Turn, busy, computing_ms, in_turns, known, resident_run, slowed
-from edgeplan.chapters.params import load_params
+from edgeplan.chapters.registry import load_params
 from edgeplan.measurement.process import page_cache
 from edgeplan.profiling.streaming import StreamRun
 from edgeplan.runtime.dnnl import Dnnl

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.stages import zoo
 from edgeplan.chapters.prediction.stages.nodes import (
     TABLE5_IN_CHANNELS,
@@ -23,6 +22,7 @@ from edgeplan.chapters.prediction.stages.nodes import (
 )
 from edgeplan.chapters.prediction.stages.zoo import ConvShape, conv_shapes
 from edgeplan.chapters.prediction.whole_models import graphs, read_models
+from edgeplan.chapters.registry import load_params
 from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.kernels import KernelConfig

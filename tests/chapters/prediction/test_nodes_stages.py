@@ -17,13 +17,13 @@ from quick_bench import SETTINGS, measuring_alone, node_subjects  # noqa: F401  
 from shipped_params import PARAMS_FILE
 from trained_nodes import CALL_US, RULES, conv, device_file, trained, whole_us, write_device, write_measurements
 
-from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction import executed as parts
 from edgeplan.chapters.prediction.executed import COLUMNS, executed_models
 from edgeplan.chapters.prediction.stages import calibration, nodes, sampling, unseen
 from edgeplan.chapters.prediction.stages.evaluation import STORED_ROWS_ONLY, evaluate
 from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, Candidate, Sampler, key_of, sample_kernels
 from edgeplan.chapters.prediction.stages.training import train_predictors
+from edgeplan.chapters.registry import Params, load_params
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig

@@ -14,9 +14,9 @@ from executed_nodes import drawn, model
 from shipped_params import PARAMS_FILE
 from trained_nodes import trained, write_device
 
-from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction.stages import evaluation
 from edgeplan.chapters.prediction.stages.transfer import transfer
+from edgeplan.chapters.registry import Params, load_params
 from edgeplan.errors import FormatError
 
 PARAMS = load_params(PARAMS_FILE)

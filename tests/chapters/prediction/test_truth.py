@@ -10,11 +10,11 @@ import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction.evaluation.page import later_repeats, machine_grade
 from edgeplan.chapters.prediction.stages import calibration
 from edgeplan.chapters.prediction.stages.truth import measure_models
 from edgeplan.chapters.prediction.whole_models import APART_SECONDS
+from edgeplan.chapters.registry import Params, load_params
 from edgeplan.errors import ParamsError
 from edgeplan.support.frames import write_parquet
 from edgeplan.workloads import exports

@@ -15,10 +15,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.engines.base import EngineSettings
-from edgeplan.engines.copies import APART_BYTES, MOST_WEIGHT_BYTES, copies_of
-from edgeplan.engines.onnxruntime.copies import CopiesModel, copies_model
-from edgeplan.engines.onnxruntime.session import OnnxRuntime
+from edgeplan.engines.base import APART_BYTES, MOST_WEIGHT_BYTES, EngineSettings, copies_of
+from edgeplan.engines.onnxruntime.session import CopiesModel, OnnxRuntime, copies_model
 from edgeplan.errors import ModelError
 from edgeplan.graph.nodes import AttributeValue, NodeConfig, Operand
 
@@ -157,7 +155,8 @@ def alone(config: NodeConfig, given: list[npt.NDArray[Any] | None], opset: int) 
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_a_copy_gives_what_its_node_gives_by_itself(name: str) -> None:
+def test_a_copy_gives_what_its_node_gives_by_itself_from_weights_of_its_own(name: str) -> None:
+    """And reads small activations with the others."""
     config = NODES[name]
     assert NodeConfig.from_json(config.to_json()) == config
     made = copies_model(config, 3)
@@ -166,24 +165,14 @@ def test_a_copy_gives_what_its_node_gives_by_itself(name: str) -> None:
     expected = alone(config, given, _OPSETS.get(name, 17))
     found = OnnxRuntime(EngineSettings()).load_copies(config, 3).outputs()
     copies = 3 if config.activation_bytes > APART_BYTES else 1
+    assert sum(value.nbytes for name, value in values.items() if name not in made.inputs) == 3 * config.weight_bytes
+    assert not any(np.shares_memory(a, b) for a, b in combinations(made.weights.values(), 2))
+    assert len(made.inputs) == copies * sum(one is not None and not one.constant for one in config.inputs)
     assert len(found) == copies * sum(one is not None for one in config.outputs[: None if copies == 3 else 1])
     for output, value in zip(found.values(), expected, strict=False):
         assert output.dtype == value.dtype
         assert np.isfinite(value).all()
         np.testing.assert_allclose(output, value, rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_each_copy_has_weights_of_its_own_and_reads_small_activations_with_the_others(name: str) -> None:
-    config = NODES[name]
-    two, many = copies_model(config, 2), copies_model(config, 6)
-    weights = [
-        sum(len(values_of(made)[name].tobytes()) for name in values_of(made) if name not in made.inputs) for made in (two, many)
-    ]
-    assert weights == [2 * config.weight_bytes, 6 * config.weight_bytes]
-    assert not any(np.shares_memory(a, b) for a, b in combinations(many.weights.values(), 2))
-    apart = config.activation_bytes > APART_BYTES
-    assert len(many.inputs) == (6 if apart else 1) * sum(one is not None and not one.constant for one in config.inputs)
 
 
 def test_copies_that_nobody_reads_are_run(tmp_path: Path) -> None:
@@ -227,29 +216,22 @@ def product(rows: int, width: int, height: int) -> NodeConfig:
     return described("MatMul", (read(rows, width), held(width, height)), (read(rows, height),))
 
 
+_ADD = described("Add", (read(1000, 1000),) * 2, (read(1000, 1000),))
+_SMALLER = described("Add", (read(100, 1000),) * 2, (read(100, 1000),))
+
+
 @pytest.mark.parametrize(
     ("config", "context", "least", "most"),
     [
-        (described("Relu", (read(16),), (read(16),)), 0, 24, 48),
-        (product(1, 64, 64), 0, 24, 24),
-        (product(1, 512, 512), 14 << 20, 13, 14),
-        (product(1, 512, 512), 1 << 40, 79, 80),
-        (product(1, 4096, 8192), 1 << 40, 1, 1),
-        (product(16, 4096, 8192), 1 << 40, 1, 1),
-        (product(512, 1024, 1024), 80 << 20, 2, 2),
-        (described("Add", (read(1000, 1000),) * 2, (read(1000, 1000),)), 1 << 30, 2, 2),
-        (described("Add", (read(100, 1000),) * 2, (read(100, 1000),)), 1 << 30, 8, 8),
-    ],
-    ids=[
-        "tiny",
-        "small",
-        "fills the model",
-        "fills every cache",
-        "one is enough",
-        "no two fit",
-        "computes for long",
-        "large",
-        "apart",
+        pytest.param(described("Relu", (read(16),), (read(16),)), 0, 24, 48, id="tiny"),
+        pytest.param(product(1, 64, 64), 0, 24, 24, id="small"),
+        pytest.param(product(1, 512, 512), 14 << 20, 13, 14, id="fills the model"),
+        pytest.param(product(1, 512, 512), 1 << 40, 79, 80, id="fills every cache"),
+        pytest.param(product(1, 4096, 8192), 1 << 40, 1, 1, id="one is enough"),
+        pytest.param(product(16, 4096, 8192), 1 << 40, 1, 1, id="no two fit"),
+        pytest.param(product(512, 1024, 1024), 80 << 20, 2, 2, id="computes for long"),
+        pytest.param(_ADD, 1 << 30, 2, 2, id="large"),
+        pytest.param(_SMALLER, 1 << 30, 8, 8, id="apart"),
     ],
 )
 def test_copies_fill_what_the_model_fills(config: NodeConfig, context: int, least: int, most: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -50,11 +49,7 @@ class Targets:
     wildcards: tuple[str, ...] = ("device",)
 
     def of(self, params: Mapping[str, Any]) -> list[dict[str, str]]:
-        """Return the targets in params.yaml: a name for each wildcard.
-
-        Raises:
-            KeyError: there is no such section.
-        """
+        """Return the targets in params.yaml: a name for each wildcard. KeyError: there is no such section."""
         found: Any = params
         for key in self.path.split("."):
             found = found[key]
@@ -158,16 +153,10 @@ def tables_stage(
     *,
     with_figures: bool = True,
 ) -> Stage:
-    """Declare the stage that makes tables, figures, metrics and a page of what another one measured.
+    """Declare the stage that makes tables, figures, metrics and a page of what another one measured; see `Stage`.
 
-    Args:
-        name: of the stage.
-        function: `module:function`.
-        targets: what the stage runs for.
-        inputs: files, by the names that the function knows them by.
-        measured: the folder of its inputs, which gets the tables and figures.
-        chapter: the files of metrics and of the page without their suffixes.
-        with_figures: whether it draws any.
+    Tables and figures go into the folder that was `measured`; `chapter` names the files of metrics and of the page without
+    their suffixes.
     """
     tables, figures = f"{measured}/tables", f"{measured}/figures"
     return Stage(
@@ -229,12 +218,6 @@ class Chapter:
 def covered(path: str, folders: tuple[str, ...]) -> bool:
     """Say whether a path is one of the folders, or lies in one."""
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
-
-
-def load(name: str) -> Any:
-    """Import the object that `module:attribute` names."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def expanded(pattern: str, targets: Targets | None, params: Mapping[str, Any]) -> Iterator[str]:

@@ -9,8 +9,7 @@ from typing import Any
 import yaml
 
 from edgeplan.chapters.base import DEVICES, ChapterParams, Targets
-from edgeplan.chapters.params import load_params
-from edgeplan.chapters.registry import CHAPTERS
+from edgeplan.chapters.registry import CHAPTERS, load_params
 from edgeplan.devices.config import DEVICE_FOLDER, load_device
 from edgeplan.devices.pairs import PAIR_FOLDER, load_pair
 from edgeplan.errors import DeviceError, ParamsError

@@ -1,4 +1,7 @@
-"""Registers the chapters by name, in the order of the report, and what is made of all of them."""
+"""Registers the chapters by name, in the order of the report, and what is made of all of them.
+
+A key of params.yaml that is misspelt, or a value out of range, is named in the error.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ from pathlib import Path
 from types import MappingProxyType
 
 import yaml
+from pydantic import BaseModel, create_model
 
 from edgeplan.chapters import chapter_modules
-from edgeplan.chapters.base import Chapter, Stage, covered, expanded
+from edgeplan.chapters.base import Chapter, ChapterParams, Stage, covered, expanded
+from edgeplan.devices.config import load_device
+from edgeplan.errors import ParamsError
+from edgeplan.support.files import read_yaml, validate
 
+#: The first stage of dvc.yaml (`chapters.check`), which belongs to no chapter.
+CHECK = "check"
 #: Every chapter by name.
 CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
     {module.CHAPTER.name: module.CHAPTER for module in chapter_modules("chapter")}
 )
-
-
 #: Where chapters hand over what they found of a target: `<target>/<name>.json`, figures of merit, and `<name>.page.json`.
 HANDED_OVER = "results/chapters"
 _OF_PARAMS = tuple(dict.fromkeys(s.targets.path for c in CHAPTERS.values() for s in c.stages if s.targets))
@@ -64,6 +71,34 @@ def rebuilt(params: Mapping[str, object]) -> list[str]:
         if not all(covered(path, stage.cached) for path in stage.written)
         and (stage.targets is None or stage.targets.of(params))
     ]
+
+
+#: The schema: each chapter's settings are a part of it, so that what was read is what each chapter's functions take.
+Params: type[ChapterParams] = create_model("Params", __base__=tuple(chapter.settings for chapter in CHAPTERS.values()))
+
+
+def load_params(path: Path) -> ChapterParams:
+    """Read params.yaml, and validate every value of it."""
+    params = read_yaml(path, Params, ParamsError, "params file")
+    for name, section in params:
+        # settings have defaults for those who use the package without the file; the file says everything
+        left_out = type(section).model_fields.keys() - section.model_fields_set if isinstance(section, BaseModel) else ()
+        if left_out:
+            what = f"params file: {name}.{min(left_out)}: Field required"
+            raise ParamsError(what, where=str(path), next_step="correct the named fields")
+    return params
+
+
+def params_on(params: ChapterParams, device: Path) -> ChapterParams:
+    """Return the params with the values that a device's file has of its own (`DeviceFile.settings`)."""
+    own = load_device(device).settings
+    if not own:
+        return params
+    merged = params.model_dump()
+    for section, values in own.items():
+        known = merged.get(section)
+        merged[section] = known | values if isinstance(known, dict) else values
+    return validate(merged, Params, ParamsError, "what params.yaml is on this device", str(device))
 
 
 if __name__ == "__main__":  # for `make tables`

@@ -18,11 +18,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
-from edgeplan.chapters.base import ChapterParams, Stage, load
+from edgeplan.chapters.base import ChapterParams, Stage
 from edgeplan.chapters.check import check_params
-from edgeplan.chapters.code import CODE, code_digest, noted_code
-from edgeplan.chapters.params import load_params, params_on
-from edgeplan.chapters.registry import STAGES
+from edgeplan.chapters.registry import CHECK, STAGES, load_params, params_on
+from edgeplan.chapters.wiring import CODE, code_digest, noted_code
+from edgeplan.engines.description import imported
 from edgeplan.errors import BusyError, EdgeplanError, ParamsError, StoreError
 from edgeplan.support.files import write_text
 from edgeplan.support.scratch import ScratchFolder
@@ -37,19 +37,12 @@ LOCK = Path("work/build.lock")
 HOLDER = "EDGEPLAN_WORKSPACE_HOLDER"
 #: The exit code and the message of the stage that failed last, for who started the whole run.
 ERROR = Path("work/error.txt")
-#: The stage that checks all of params.yaml, and builds nothing.
-CHECK = "check"
 _INSTEAD = "clone to a folder of yours"
 _LOG = logging.getLogger("edgeplan")
 
 
 def run_stage(name: str, target: Mapping[str, str]) -> None:
-    """Run a stage; its log is a file below `work/logs`, too.
-
-    Args:
-        name: of the stage.
-        target: names by wildcard ("device", "pair").
-    """
+    """Run a stage for a target, names by wildcard ("device", "pair"); its log is a file below `work/logs`, too."""
     terminal = logging.StreamHandler()
     terminal.setFormatter(formatter())
     logging.basicConfig(level=logging.INFO, handlers=[terminal])
@@ -87,7 +80,7 @@ def _run(name: str, target: Mapping[str, str]) -> None:
     outputs = [Path(at(path)) for path in stage.outputs.values()]
     for folder in dict.fromkeys(path.parent for path in outputs):
         require_writable(folder, instead=_INSTEAD)  # before minutes of measuring, not after them
-    function = load(stage.function)
+    function = imported(stage.function)
     paths = {key: at(path) for group in (stage.inputs, stage.outputs, stage.folders) for key, path in group.items()}
     with held(wait=True), _taken_back_on_failure([*outputs, *(Path(at(path)) for path in stage.shown)]):
         function(**arguments(function, params, stage.params, paths, names))
@@ -151,12 +144,7 @@ def arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a stage's function, each found by its name.
 
-    Args:
-        function: of the stage.
-        params: params.yaml, given as `params`.
-        sections: of params.yaml that the stage depends on; each may be asked for alone.
-        paths: what the stage reads and writes.
-        wildcards: names of its target, where no path has that name.
+    They are params.yaml (`params`) and its sections, paths that the stage reads and writes, or else wildcards of its target.
     """
     known: dict[str, Any] = {"params": params}
     known |= {**wildcards, **{name: getattr(params, name) for name in sections if hasattr(params, name)}}
@@ -174,11 +162,7 @@ def arguments(
 
 @contextmanager
 def held(*, wait: bool) -> Iterator[None]:
-    """Hold the workspace: one run builds in it at a time. What a run that holds it has started holds it, too.
-
-    Args:
-        wait: for another run to end.
-    """
+    """Hold the workspace: one run builds in it at a time, others wait or are refused. What a run has started holds it, too."""
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("a+") as lock:
         own = _locked(lock)

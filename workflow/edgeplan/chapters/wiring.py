@@ -11,12 +11,13 @@ from typing import Any
 import yaml
 
 from edgeplan.chapters.base import Chapter, Stage, covered
-from edgeplan.chapters.code import CODE, code_digest
-from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES
-from edgeplan.chapters.running import CHECK
+from edgeplan.chapters.registry import CHAPTERS, CHECK, REPORT, STAGES
+from edgeplan.engines.registry import PROCESSORS
 from edgeplan.support.files import write_text
-from edgeplan.support.sources import PACKAGE, ROOT
+from edgeplan.support.sources import PACKAGE, ROOT, digest, imported
 
+#: Digests of the code of each stage, which DVC reads as params. Words, comments and where a module stands are no part of them.
+CODE = Path("workflow/code.json")
 #: What is in git, and stays there until there is something to put in its place.
 _KEPT: Mapping[str, bool] = {"cache": False, "persist": True}
 _DVC_HEAD = """\
@@ -40,6 +41,20 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(_Flow, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True))
+
+
+def noted_code() -> Mapping[str, str]:
+    """Read the digests in the workspace's file, by stage; none where it has none."""
+    return json.loads(CODE.read_text(encoding="utf-8")) if CODE.is_file() else {}
+
+
+def code_digest(module: str) -> str:
+    """Return the digest of a stage's code: of the modules that its own imports, and of sources beside them."""
+    found = imported(module)
+    if PACKAGE / "devices/pairs.py" in found:  # which imports the processors of pairs by their names
+        own = (one.processor for one in PROCESSORS.values() if one.processor.startswith("edgeplan."))
+        found = found.union(*(imported(name.partition(":")[0]) for name in own))
+    return digest(found)
 
 
 def main() -> None:

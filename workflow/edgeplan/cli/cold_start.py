@@ -11,14 +11,14 @@ import typer
 from edgeplan.chapters.cold_start import api
 from edgeplan.chapters.cold_start.api import ColdStartPlan, Costs, OnNoise
 from edgeplan.chapters.cold_start.gpu.planned import gpu_device, plan_gpu_start, refuse_for_gpu
-from edgeplan.cli.gpu_start import plan_lines
-from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
-from edgeplan.cli.times import milliseconds
+from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES, Profile
 from edgeplan.profiling.frame import remaining_table
-from edgeplan.terminal import say
+from edgeplan.runtime.folder import PlanFolder
+from edgeplan.runtime.gpu_program import GpuPrediction, GpuProgram, GpuSchedule
+from edgeplan.terminal import milliseconds, say
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
 _MB = 1e6
@@ -82,7 +82,7 @@ def plan_cold_start(
             "--cache-limit": cache_limit is not None, "--on-noise": on_noise != "keep",
             "--budget-seconds": budget_seconds is not None, "--rows": rows is not None, "--results": results is not None,
         })  # fmt: skip
-        for line in plan_lines(plan_gpu_start(model, output, gpu, planner, preparation(shape, values, batch)).plan):
+        for line in gpu_lines(plan_gpu_start(model, output, gpu, planner, preparation(shape, values, batch)).plan):
             say(line)
         return
     made = api.plan_cold_start(
@@ -161,4 +161,24 @@ def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
         f"  candidates      {table['remaining']} of {table['candidates']} undominated, {table['remaining_mean']:.1f} a step",
         f"  noise           {noise_line(plan)}",
         f"  written to      {path}",
+    ]
+
+
+def gpu_lines(plan: PlanFolder) -> list[str]:
+    """List the lines that the command prints of a plan for a GPU."""
+    program, schedule = plan.program_of(GpuProgram), plan.scheduled(GpuSchedule)
+    told = plan.predicted(GpuPrediction)
+    weights = [step.weights for step in program.steps if step.weights is not None]
+    kept = sum(one.cached for one in weights)
+    how = "all before the first kernel runs" if schedule.in_sequence else f"{len(schedule.queues)} thread(s) beside the GPU"
+    to = "from an open device to the outputs"
+    return [
+        f"{program.model}: {milliseconds(told.makespan_ms)} predicted, {to} (planner {schedule.planner})",
+        f"  bound           {milliseconds(told.lower_bound_ms)}, gap {100 * told.gap:.2f} % for these costs and this order",
+        f"  device          {plan.made_for.driver}",
+        f"  preparation     {how}",
+        f"  weights         {kept} of {len(weights)} steps packed in the folder, {program.packed_bytes / _MB:.1f} MB",
+        f"  kernels         {'machine code in the folder' if schedule.code else 'compiled at every start'}",
+        f"  planned in      {told.planning_s:.1f} s",
+        f"  written to      {plan.path}",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -21,91 +22,55 @@ _ABOUT = (
     "Predict how long a neural network takes on a device, measure it there, and plan how it runs: a fast first inference, "
     "little memory, or two processors side by side."
 )
-#: Commands by group: the function of each, and its line in the list of commands, which a test holds to the command's own help.
-COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+#: Commands by group, each with its module and function.
+COMMANDS: Mapping[str, Mapping[str, str]] = {
     "": {
-        "predict": (
-            "predict:predict",
-            "Predict the latency of a model on a device, with its interval and the cost of each kernel.",
-        ),
-        "measure": (
-            "measure:measure",
-            "Measure a model on this machine, and print what was predicted for it beside what it took.",
-        ),
-        "compare": (
-            "compare:compare",
-            "Find the best way to serve a model on this machine: each engine, by threads and sessions, run in turns.",
-        ),
-        "export": (
-            "export:export",
-            "Write a published model with seeded weights as ONNX: any that the tables of this project name.",
-        ),
-        "prepare": (
-            "preparation:prepare",
-            "Write a model of static shape that computes the same: steering inputs, half precision, shape arithmetic.",
-        ),
-        "stage": ("stage:stage", "Run a stage of the pipeline in this workspace, with the values of params.yaml."),
+        "predict": "predict:predict",
+        "measure": "predict:measure",
+        "compare": "compare:compare",
+        "export": "models:export",
+        "prepare": "models:prepare",
+        "stage": "stage:stage",
     },
     "plan": {
-        "cold-start": (
-            "cold_start:plan_cold_start",
-            "Plan the fastest first inference of a model: kernels, cached weights, and which core does what when.",
-        ),
-        "front": (
-            "front:plan_front",
-            "Plan a model in all ways: its fastest first inference, least memory and two processors, in one table.",
-        ),
-        "memory": (
-            "memory:plan_memory",
-            "Plan how a model runs within a budget of memory: its weights are read from the disk while it runs.",
-        ),
-        "partition": (
-            "partition:plan_partition",
-            "Plan which of two processors runs each operator, whole or split: of a model on a pair, or from costs.",
-        ),
+        "cold-start": "cold_start:plan_cold_start",
+        "front": "front:plan_front",
+        "memory": "memory:plan_memory",
+        "partition": "partition:plan_partition",
     },
     "device": {
-        "adapt": (
-            "adapt:device_adapt",
-            "Predict for a new device after a minute of measuring here, from the predictors of an old device.",
-        ),
-        "check": (
-            "device:device_check",
-            "Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted.",
-        ),
-        "deploy": (
-            "board:device_deploy",
-            "Bring edgeplan's worker to a board over its transport: wheels from the lock; the board needs no network.",
-        ),
-        "bundle": (
-            "board:device_bundle",
-            "Write the archive that deploying sends, for a board that this machine does not reach.",
-        ),
-        "collect": (
-            "board:device_collect",
-            "Take rows that another machine has measured into this workspace, each once.",
-        ),
-        "init": (
-            "device:device_init",
-            "Write a device file for this machine: config/devices/NAME.yaml of the workspace, or of this folder.",
-        ),
+        "adapt": "device:device_adapt",
+        "check": "device:device_check",
+        "deploy": "device:device_deploy",
+        "bundle": "device:device_bundle",
+        "collect": "device:device_collect",
+        "init": "device:device_init",
     },
 }
 
 
-class _Group(TyperGroup):
-    """A group imports the module of a command when the command is called; its own help needs the lines of the table alone."""
+def _about(place: str) -> str:
+    """Read a command's line of help, without importing what it needs."""
+    module, _, name = place.partition(":")
+    tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
+    found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return ast.get_docstring(found) or ""
 
-    table: ClassVar[Mapping[str, tuple[str, str]]] = COMMANDS[""]
+
+class _Group(TyperGroup):
+    """A group imports the module of a command when the command is called; its own help reads that one's text alone."""
+
+    table: ClassVar[Mapping[str, str]] = COMMANDS[""]
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self._helps = False
-        listed = {name: TyperCommand(name, help=about) for name, (_, about) in self.table.items()}
-        self.commands = {**listed, **self.commands}
+        self.commands = {**{name: TyperCommand(name) for name in self.table}, **self.commands}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the group, with its commands as the table has them."""
+        """Write the help of the group, with its commands as their functions say."""
+        for name, place in self.table.items():
+            self.commands[name].help = _about(place)
         self._helps = True
         super().format_help(ctx, formatter)
         self._helps = False
@@ -114,7 +79,7 @@ class _Group(TyperGroup):
         """Import a command that is called."""
         if self._helps or cmd_name not in self.table:
             return super().get_command(ctx, cmd_name)
-        module, _, function = self.table[cmd_name][0].partition(":")
+        module, _, function = self.table[cmd_name].partition(":")
         alone = typer.Typer(add_completion=False)
         alone.command(cmd_name)(getattr(import_module(f"edgeplan.cli.{module}"), function))
         return typer.main.get_command(alone)

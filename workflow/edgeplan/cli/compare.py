@@ -9,13 +9,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
-from edgeplan.cli.times import milliseconds
+from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.comparing import api
 from edgeplan.comparing.result import Comparison, share_of
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
-from edgeplan.terminal import escaped, say, show
+from edgeplan.terminal import escaped, milliseconds, say, show
 from edgeplan.workspace import WorkspaceOption
 
 _MIB, _INTERRUPTED = 1 << 20, 130

@@ -14,11 +14,7 @@ from edgeplan.writable import expected
 
 
 def guarded(work: Callable[[], object]) -> NoReturn:
-    """Do a command's work and end the process; errors a user can correct end with their message and exit code.
-
-    Args:
-        work: prints what it has to say.
-    """
+    """Do a command's work, which prints, and end the process; errors a user can correct end with message and exit code."""
     prepare()
     end_orderly()
     output, code = sys.stdout, 0

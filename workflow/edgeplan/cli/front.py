@@ -11,12 +11,11 @@ import typer
 from rich.table import Table
 
 from edgeplan import front
-from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
-from edgeplan.cli.times import milliseconds
+from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.front import Front, Goal, PlanForGoal
 from edgeplan.runtime.gpu_program import GpuPrediction
-from edgeplan.terminal import escaped, say, show
+from edgeplan.terminal import escaped, milliseconds, say, show
 from edgeplan.workspace import WorkspaceOption
 
 _MIB, _DEVICE = 1 << 20, "cpu-onednn"
@@ -72,13 +71,7 @@ def later_lines(written: PlanForGoal) -> list[str]:
 
 
 def print_front(found: Front, given: Sequence[str], on: Sequence[str]) -> None:
-    """Print what each plan took here, beside ONNX Runtime, and the command that writes it.
-
-    Args:
-        found: the plans.
-        given: the model and what it leaves open, as words of a command.
-        on: option of the device; pairs name their own.
-    """
+    """Print what each plan took here, beside ONNX Runtime, and the command that writes it, with the words given for a model."""
     for line in found.about:
         say(escaped(line))
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -12,13 +12,12 @@ from edgeplan.chapters.memory import api
 from edgeplan.chapters.memory.api import Inferences
 from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.chapters.memory.proof import Proof
-from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
-from edgeplan.cli.times import milliseconds
+from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.streaming.schedules import F32, HALVES_TOLERANCE, Stored
-from edgeplan.terminal import escaped, say
+from edgeplan.terminal import escaped, milliseconds, say
 from edgeplan.workspace import WorkspaceOption
 
 _MIB = 1 << 20

@@ -47,21 +47,13 @@ def hand_over(words: Sequence[str]) -> None:
 
 
 def become(words: Sequence[str]) -> NoReturn:
-    """Run edgeplan-run in place of this process, with some arguments.
-
-    Raises:
-        DeviceError: it was not built.
-    """
+    """Run edgeplan-run in place of this process; DeviceError where it was not built."""
     require_built()
     os.execv(PROGRAM, [PROGRAM, *words])  # noqa: S606  no shell
 
 
 def require_built() -> None:
-    """Refuse to run where there is no edgeplan-run.
-
-    Raises:
-        DeviceError: there is none.
-    """
+    """Refuse, as a DeviceError, to run where there is no edgeplan-run."""
     if not os.access(PROGRAM, os.X_OK):
         from edgeplan.errors import DeviceError  # noqa: PLC0415  errors should not wait for it
 

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from edgeplan.chapters.partition import api
-from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.cli.run_pair import check_lines
 from edgeplan.errors import ParamsError
 from edgeplan.planning.partition.document import read_costs

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgeplan.chapters.prediction import api
-from edgeplan.chapters.prediction.api import Prediction
-from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.chapters.prediction.api import Measured, Prediction
+from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
@@ -98,3 +98,83 @@ def warnings(found: Prediction) -> Iterator[str]:
         more = f" and {len(guessed) - _NAMED} more" if len(guessed) > _NAMED else ""
         share = 100 * found.shares["guessed"]
         yield f"warning: {share:.0f} % of the time is guessed ({names}{more}); --measure {_SECONDS:g} measures it on the device"
+
+
+#: Noise of blocks, and share of waiting, beyond which a figure is called noisy.
+_NOISY, _WAITED = 0.05, 0.02
+
+
+def measure(
+    model: Annotated[Path, typer.Argument(help="ONNX file.")],
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")
+    ] = "cpu-onnxruntime",
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="About how long to measure.")] = 20.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the workspace's.")] = None,
+    results: ResultsOption = None,
+    shape: ShapeOption = None,
+    values: SetOption = None,
+    batch: BatchOption = None,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
+) -> None:
+    """Measure a model on this machine, and print what was predicted for it beside what it took."""
+    found = api.measure(
+        model, device, seconds=seconds, results=results, rows=rows, preparation=preparation(shape, values, batch)
+    )
+    if as_json:
+        say(json.dumps(measured_document(found), indent=2))
+        return
+    _print(found)
+
+
+def measured_document(found: Measured) -> dict[str, object]:
+    """Return a measurement as `--json` prints it."""
+    kernels = [{**asdict(kernel), "deviation": kernel.deviation} for kernel in found.kernels]
+    prediction = None if found.prediction is None else prediction_document(found.prediction)
+    judged = {"deviation": found.deviation, "inside_interval": found.inside}
+    return {**asdict(found), "prediction": prediction, **judged, "kernels": kernels}
+
+
+def _print(found: Measured) -> None:
+    lines = [escape(escaped(line)) for line in headlines(found)]
+    if not found.kernels:
+        show(*lines)
+        return
+    table = Table("kernel", "type", box=None, pad_edge=False)
+    for title in ("predicted ms", "measured ms", "deviation"):
+        table.add_column(title, justify="right")
+    for kernel in found.kernels:
+        times = ("" if ms is None else f"{ms:.4f}" for ms in (kernel.predicted_ms, kernel.measured_ms))
+        deviation = "" if kernel.deviation is None else f"{100 * kernel.deviation:+.1f} %"
+        table.add_row(escape(escaped(kernel.name)), escape(kernel.type), *times, deviation)
+    show(*lines, table)
+
+
+def headlines(found: Measured) -> Iterator[str]:
+    """Yield the lines on a measurement without its kernels."""
+    yield f"{found.model} on {found.device}"
+    noisy = ": noisy, trust it no further" if found.noise > _NOISY else ""
+    differ = f"blocks differ by +-{100 * found.noise:.1f} %{noisy}"
+    yield f"measured    {found.latency_ms:.3f} ms as it ran (least {found.least_ms:.3f} ms); {differ}"
+    yield f"            {found.normalised_ms:.3f} ms where the machine is quiet: it was {found.slowness:.2f} times as slow"
+    if found.throttled > _WAITED:
+        yield f"noise       a CPU quota stopped the model for {100 * found.throttled:.0f} % of the time: it takes less without"
+    if found.waited > _WAITED:
+        yield f"noise       other work had the processor for {100 * found.waited:.0f} % of the time: the model alone takes less"
+    prediction = found.prediction
+    if prediction is None or found.deviation is None:
+        yield f"predicted   {found.without_prediction}"
+        yield f"            to have predictions: {found.next_step}"
+    else:
+        yield f"predicted   {prediction.latency_ms:.3f} ms ({reach(prediction)})"
+        side = "inside" if found.inside else "outside"
+        told = "" if found.inside is None else f"; the measured latency is {side} the interval"
+        yield f"deviation   {100 * found.deviation:+.1f} %{told}"
+        if prediction.about:
+            yield f"            {prediction.about};"
+            adapt = f"edgeplan device adapt NAME --from {found.device}"
+            yield f"            for this one: {adapt} (a minute), or make reproduce DEVICE={found.device}"
+        yield from (f"            {line.removeprefix('warning: ')}" for line in warnings(prediction))
+    if found.without_kernels:
+        yield f"kernels     {found.without_kernels}"

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from edgeplan.cli.ending import guarded
 from edgeplan.cli.native_run import become, is_of_memory, require_built
-from edgeplan.cli.times import median, milliseconds
 from edgeplan.errors import InfeasibleError, InputError, ParamsError
 from edgeplan.runtime.folder import COLD_START, ENGINE, GPU_START, read_folder
 from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_for
 from edgeplan.support import subprocesses
-from edgeplan.terminal import escaped, say
+from edgeplan.terminal import escaped, median, milliseconds, say
 
 if TYPE_CHECKING:
     from edgeplan.runs import Run
@@ -75,12 +74,7 @@ def main() -> None:
 
 
 def run(given: argparse.Namespace, *, alone: bool = False) -> None:
-    """Run a plan as the options say.
-
-    Args:
-        given: the options.
-        alone: this process does nothing else, and may become edgeplan-run.
-    """
+    """Run a plan as the options say; a process that does nothing else (`alone`) may become edgeplan-run."""
     if given.output is not None:
         if given.cold:
             raise ParamsError(
@@ -106,12 +100,7 @@ def run(given: argparse.Namespace, *, alone: bool = False) -> None:
 
 
 def _run_natively(folder: Path, given: argparse.Namespace, *, alone: bool) -> None:
-    """Run a plan by edgeplan-run.
-
-    Raises:
-        SystemExit: what edgeplan-run refused, with its exit code; it has said why.
-        EdgeplanError: see `edgeplan.run`.
-    """
+    """Run a plan by edgeplan-run; what that refuses, it has told, and its exit code is raised."""
     words, of_memory = words_for(str(folder), str(given.repeat)), is_of_memory(str(folder))
     if given.budgets:
         from edgeplan.chapters.memory.budget import budget_sizes  # noqa: PLC0415  each kind loads its own
@@ -139,7 +128,7 @@ def _run_natively(folder: Path, given: argparse.Namespace, *, alone: bool) -> No
 def _run_with_files(folder: Path, given: argparse.Namespace, words: list[str], *, of_memory: bool) -> None:
     """The same with tensors of the user's files, or compared with ONNX Runtime's."""
     from edgeplan import runs  # noqa: PLC0415  numpy and what it computes with
-    from edgeplan.checking import model_apart, reference_apart  # noqa: PLC0415  likewise
+    from edgeplan.engines.onnxruntime.reference import model_apart, reference_apart  # noqa: PLC0415  likewise
     from edgeplan.measurement.process.inputs import random_inputs_of  # noqa: PLC0415  likewise
     from edgeplan.support.tensors import read_arrays, read_inputs, write_arrays, write_outputs  # noqa: PLC0415  likewise
 
@@ -201,11 +190,7 @@ def _run_here(folder: Path, given: argparse.Namespace) -> None:
 
 
 def _require_npz(path: Path) -> None:
-    """Refuse a file for outputs that is no .npz, before anything is run.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Refuse a file for outputs that is no .npz, before anything is run."""
     if path.suffix != ".npz" or path.is_dir():
         raise InputError("outputs are written as .npz", where=str(path), next_step="name a file that ends in .npz")
 
@@ -223,9 +208,13 @@ def _engine_lines(found: Run) -> list[str]:
 
 
 def _gpu_lines(found: Run) -> list[str]:
-    from edgeplan.cli.gpu_start import run_lines  # noqa: PLC0415  each kind loads its own
+    from edgeplan.runtime.gpu_program import GpuProgram  # noqa: PLC0415  each kind loads its own
 
-    return [*run_lines(found), *_times("cold", found.cold_ms), *_times("warm", found.warm_ms)]
+    program = found.plan.program_of(GpuProgram)
+    lines = [f"{program.model}: {len(program.steps)} steps on {found.plan.made_for.driver}"]
+    if found.stages_ms:
+        lines.append("milliseconds of all threads: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
+    return [*lines, *_times("cold", found.cold_ms), *_times("warm", found.warm_ms)]
 
 
 def _cold_lines(found: Run) -> list[str]:
@@ -246,11 +235,7 @@ def _cold_lines(found: Run) -> list[str]:
 
 
 def switch_table(times_ms: Sequence[float]) -> list[str]:
-    """Return lines on the inferences of a plan with kernels for later runs: how long each took.
-
-    Args:
-        times_ms: by inference, the cold start first.
-    """
+    """Return lines on the inferences of a plan with kernels for later runs: how long each took, the cold start first."""
     kernels = ("cold", "warm, what was left of them prepared first", *["warm"] * len(times_ms))
     rows = zip(times_ms[:_TABLE_ROWS], kernels, strict=False)
     lines = ["inference        ms  kernels", *(f"{k:>9}  {ms:>8.2f}  {name}" for k, (ms, name) in enumerate(rows, start=1))]

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edgeplan.cli.times import median
 from edgeplan.errors import FormatError
 from edgeplan.runtime.folder import PLAN_NAME, EnginePlan, PlanFolder, plan_again
 from edgeplan.runtime.partitioned.build import PairCheck, PairPrediction, PairSchedule
-from edgeplan.terminal import escaped
+from edgeplan.terminal import escaped, median
 
 if TYPE_CHECKING:
     from edgeplan.runs import Run

@@ -1,10 +1,8 @@
-"""This module declares the interface of inference engines; each subclasses `Engine` and is named in `registry.py`.
-
-A new engine is one file that subclasses `Engine`, and one line in `registry.py`.
-"""
+"""The interface of inference engines: each is a folder with a subclass of `Engine`, and a line of `registry.py`."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.engines.copies import apart
 from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
@@ -144,11 +141,7 @@ class Engine(ABC):
         """Load an ONNX file of `graph` and bind random inputs."""
 
     def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
-        """Load a model with per-node counters.
-
-        Raises:
-            NotImplementedError: the engine is a black box (`reports_nodes` is false).
-        """
+        """Load a model with per-node counters; NotImplementedError where the engine is a black box (no `reports_nodes`)."""
         raise NotImplementedError(f"{self.name} does not report its nodes")
 
     def load_file(self, path: Path, wanted: Preparation) -> Session:
@@ -171,11 +164,7 @@ class Engine(ABC):
             return self.load(model, graph)
 
     def load_copies_profiled(self, config: NodeConfig, copies: int) -> ProfiledSession:
-        """Load copies with per-node counters: conversions around them, which `load_copies` runs as well, show.
-
-        Raises:
-            NotImplementedError: the engine is a black box.
-        """
+        """Load copies with per-node counters: conversions around them, which `load_copies` runs as well, show."""
         with self._copies(config, copies) as (model, graph):
             return self.load_profiled(model, graph)
 
@@ -198,11 +187,7 @@ class Engine(ABC):
                 raise ModelError(what, where=f"configuration {config.key}", next_step="leave it out") from error
 
     def told(self, graph: Graph) -> tuple[EngineNode, ...]:
-        """Return the nodes that the engine would run for a graph; no inference is run.
-
-        Raises:
-            NotImplementedError: the engine is a black box.
-        """
+        """Return the nodes that the engine would run for a graph; no inference is run."""
         with (
             ScratchFolder("executed") as folder,
             self.load_profiled(write.save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
@@ -210,16 +195,9 @@ class Engine(ABC):
             return session.profile([])[0]
 
     def executed_file(self, path: Path, wanted: Preparation, *, fused: bool = True) -> ExecutedModel:
-        """Return the nodes that the engine runs of a file, nothing of which is prepared; nothing is timed.
+        """Return the nodes that the engine runs of a file (see `load_file`); nothing is timed.
 
-        Args:
-            path: the file.
-            wanted: what it leaves open.
-            fused: whether operators are fused, as usual; without, each is a node.
-
-        Raises:
-            NotImplementedError: the engine is not asked of files (`reads_files` is false).
-            ModelError: the file cannot be read, an axis stays open, or the engine cannot run it.
+        Operators are `fused` as usual; without, each is a node.
         """
         raise NotImplementedError(f"{self.name} is asked of graphs, not of {path} ({wanted}, {fused})")
 
@@ -247,3 +225,48 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
         return np.asarray(rng.random(tensor.shape, dtype=np.float32) * np.float32(0.95) + np.float32(0.05))
 
     return {name: values(graph.tensors[name]) for name in graph.inputs}
+
+
+# In how many copies a node is measured: side by side in one model, as it finds its weights in the model that it is of
+
+#: Weights of all copies; more lies beyond every cache anyway.
+MOST_WEIGHT_BYTES = 80 << 20
+#: A node that moves more than this finds its activations in no cache of its core: each copy has its own.
+APART_BYTES = 256 << 10
+#: Activations of all copies where they lie apart, and from where on two copies are enough.
+_MOST_APART_BYTES, _LARGE_BYTES = 24_000_000, 12_000_000
+#: A node is small below so many bytes; so many copies make its time a matter of tens of nanoseconds.
+_SMALL_BYTES, _LEAST_COPIES = 200_000, 24
+#: Most copies of nodes with weights below and from 64 KiB, and of those whose activations lie apart and outweigh their weights.
+_MOST_COPIES, _MOST_HEAVY_COPIES, _HEAVY_BYTES, _MOST_APART_COPIES = 48, 512, 64 << 10, 8
+#: Multiplications of a run, about: what computes for long needs no copies to be seen, and waits for no weights.
+_MOST_WORK = 1_000_000_000
+
+
+def apart(config: NodeConfig) -> bool:
+    """Tell whether each copy has activations of its own."""
+    return config.activation_bytes > APART_BYTES
+
+
+def copies_of(config: NodeConfig, context_bytes: int) -> int:
+    """Return the number of copies that pass as much through the caches as the model around (`context_bytes`) does, or more."""
+    weights, activations = config.weight_bytes, config.activation_bytes
+    most = _MOST_HEAVY_COPIES if weights >= _HEAVY_BYTES else _MOST_COPIES
+    copies = min(most, math.ceil(min(context_bytes, MOST_WEIGHT_BYTES) / max(1.0, weights + activations / 4)))
+    if weights + activations < _SMALL_BYTES:
+        copies = max(copies, _LEAST_COPIES)
+    copies, least = min(copies, MOST_WEIGHT_BYTES // max(1, weights)), 1
+    if apart(config):
+        least = 2 if 2 * weights <= MOST_WEIGHT_BYTES else 1
+        if activations >= _LARGE_BYTES:
+            copies = least
+        elif weights <= activations:
+            copies = min(copies, _MOST_APART_COPIES, _MOST_APART_BYTES // (activations + weights))
+    return max(least, min(copies, int(_MOST_WORK / _multiplications(config))))
+
+
+def _multiplications(config: NodeConfig) -> float:
+    """Estimate the multiplications of a product by its three operands; at least 1, and too many for a sparse one."""
+    weights = max((one.elements for one in config.inputs if one and one.constant), default=0)
+    read, written = (max((one.elements for one in part if one), default=0) for part in (config.inputs[:1], config.outputs))
+    return max(1.0, math.sqrt(float(weights) * read * written))

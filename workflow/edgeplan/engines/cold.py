@@ -59,11 +59,7 @@ def as_it_is(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, t
 
 
 def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
-    """Return the names and static shapes of the outputs of an ONNX file, in its order.
-
-    Raises:
-        ModelError: a shape is dynamic.
-    """
+    """Return the names and static shapes of the outputs of an ONNX file, in its order; ModelError where a shape is dynamic."""
     found = {}
     for output in onnx.load(model, load_external_data=False).graph.output:
         shape = tuple(axis.dim_value for axis in output.type.tensor_type.shape.dim)

@@ -93,10 +93,6 @@ class Description:
 
 
 def imported(name: str) -> Any:
-    """Import the object that `module:attribute` names.
-
-    Raises:
-        ImportError: the module, or something that it imports, is not there.
-    """
+    """Import the object that `module:attribute` names; ImportError where it, or something that it imports, is not there."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

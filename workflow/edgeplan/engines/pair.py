@@ -18,9 +18,7 @@ from edgeplan.support.machine import fingerprint
 def open_pair(plan: PlanFolder, *, profiling: bool = False) -> PairSession:
     """Open a plan folder of a pair, with the processors that it names; they are closed with the session.
 
-    Args:
-        plan: the plan folder.
-        profiling: whether the GPU tells when its kernels ran. A mark on each side of a kernel takes microseconds.
+    With `profiling` the GPU tells when its kernels ran: a mark on each side of a kernel takes microseconds.
     """
     schedule, program = plan.scheduled(PairSchedule), plan.program_of(StreamProgram)
     with ExitStack() as stack:

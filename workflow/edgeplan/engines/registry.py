@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from typing import Any, TypeVar
 
@@ -24,14 +23,18 @@ from edgeplan.support.subprocesses import program_command, run
 log = logging.getLogger(__name__)
 #: The group of entry points by which other packages bring engines.
 GROUP = "edgeplan.engines"
-#: Engines of this package: a folder each, whose `ENGINE` describes it. In the order of the tables.
-_OWN = ("onnxruntime", "openvino", "ncnn", "litert", "onednn", "opencl", "cuda", "onnxruntime_cuda")
+#: Descriptions of this package's engines, in their folders; in the order of the tables.
+_OWN = (
+    *("onnxruntime:ENGINE", "openvino:ENGINE", "ncnn:ENGINE", "litert:ENGINE", "onednn:ENGINE"),
+    *("gpu:OPENCL", "gpu:CUDA", "onnxruntime:ON_GPU"),
+)
 T = TypeVar("T")
 
 
 @cache
 def _own() -> Mapping[str, Description]:
-    return {name: import_module(f"edgeplan.engines.{name}").ENGINE for name in _OWN}
+    own: Iterator[Description] = (imported(f"edgeplan.engines.{place}") for place in _OWN)
+    return {engine.name: engine for engine in own}
 
 
 @cache
@@ -91,13 +94,9 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def face(registered: Mapping[str, Description], name: str, kind: str, attribute: str) -> Any:
-    """Return the class that an attribute of a description names, imported now.
+    """Return the class that an attribute ("session", "processor") of a registered description names, imported now.
 
-    Args:
-        registered: the descriptions.
-        name: name of a description.
-        kind: what it describes, for messages.
-        attribute: `session` or `processor`.
+    Messages call what it describes by its kind.
     """
     if name not in registered:
         raise DeviceError(f"unknown {kind} {name!r}", next_step=f"known {kind}s: " + ", ".join(registered))
@@ -132,12 +131,7 @@ def version_of(name: str) -> str:
 
 
 def engine_protocol(face: str, engine: str) -> Protocol:
-    """Return the protocol by which a face of an engine is measured.
-
-    Args:
-        face: "measure", "mapping" or "cold".
-        engine: its name.
-    """
+    """Return the protocol by which a face ("measure", "mapping" or "cold") of an engine is measured."""
     known = _own()
     described = known[engine] if engine in known else _brought().get(engine)
     if described is None or face not in described.protocols:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgeplan.engines.opencl.dispatching import program_of
+from edgeplan.engines.gpu.dispatching import program_of
 from edgeplan.errors import ModelError
 from edgeplan.gpu_start.files import WeightFiles, packed_of, sources_of, write_codes
 from edgeplan.gpu_start.session import library_version, sources_of_steps

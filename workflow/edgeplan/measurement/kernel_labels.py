@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgeplan.engines.copies import apart
+from edgeplan.engines.base import apart
 from edgeplan.graph.kernel_nodes import AROUND, REORDER, copies_graph, described
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.records import Measurement

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.engines.base import EngineNode
-from edgeplan.engines.copies import apart, copies_of
+from edgeplan.engines.base import EngineNode, apart, copies_of
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.prepare import Preparation

@@ -16,7 +16,7 @@ ROOT = PACKAGE.parents[1]
 #: Modules that word messages, check values, find files, declare stages, start and end processes: no result depends on them.
 NEUTRAL = (
     *("__init__.py", "errors.py", "progress.py", "terminal.py", "workspace.py", "writable.py"),
-    *("chapters/__init__.py", "chapters/base.py", "chapters/params.py", "chapters/registry.py", "chapters/*/chapter.py"),
+    *("chapters/__init__.py", "chapters/base.py", "chapters/registry.py", "chapters/*/chapter.py"),
     "chapters/prediction/settings.py",
     *("support/lifeline.py", "support/scratch.py", "support/subprocesses.py", "support/termination.py"),
 )

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
-from edgeplan.chapters.toy.planners.longest_first import longest_first
 from edgeplan.chapters.toy.settings import ToySettings
 
 from edgeplan.reporting import chapter_report as kit
@@ -51,6 +51,15 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
     write_table(shown, frame, table.parent, "now")
     page = ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=(shown,))
     write_chapter(page, part, tables=table.parent, figures=table.parent)
+
+
+def longest_first(durations_ms: npt.NDArray[np.float64], lanes: int) -> npt.NDArray[np.intp]:
+    """The lane of each task (tasks,): longest first, each to the lane that is free first (Graham)."""
+    busy_ms, lane = np.zeros(lanes), np.zeros(len(durations_ms), dtype=np.intp)
+    for task in np.argsort(-durations_ms, kind="stable"):
+        lane[task] = busy_ms.argmin()
+        busy_ms[lane[task]] += durations_ms[task]
+    return lane
 
 
 def sort_ms(size: int, seed: int) -> float:

@@ -53,14 +53,9 @@ class TfliteFile:
         return tuple(self._tensors[index].shape)
 
     def operator(self, code: str, inputs: Sequence[int], outputs: Sequence[int], options: str = "", **values: Any) -> None:
-        """Append an operator to the file.
+        """Append a builtin operator to the file: of tensor indices, -1 for an optional one that is absent.
 
-        Args:
-            code: name of the builtin operator.
-            inputs: tensor indices, -1 for an optional one that is absent.
-            outputs: tensor indices.
-            options: name of its table of options without `Options`, or "".
-            values: fields of that table.
+        Its table of options is named without `Options`, "" for none; `values` are fields of that table.
         """
         operator = schema.OperatorT()
         operator.opcodeIndex = self._codes.setdefault(getattr(schema.BuiltinOperator, code), len(self._codes))

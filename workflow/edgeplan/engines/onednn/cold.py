@@ -16,10 +16,6 @@ def prepare(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, th
 
 
 def require_as_planned(session: NativeSession) -> None:
-    """Require that a first run was the one of the plan.
-
-    Raises:
-        UnsupportedError: weights were held to their checksums.
-    """
+    """Require that a first run was the one of the plan: UnsupportedError where weights were held to their checksums."""
     if session.fact("checked"):
         raise UnsupportedError("the stamp of the weight cache is not that of the plan: its weights were checked")

@@ -127,20 +127,14 @@ _MOST_WRITTEN_BYTES = 1 << 28
 #: Constants of these types are weights; others are indices and masks, which say what is fused.
 _WEIGHTS = frozenset({"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8"})
 _MASK_RANK = 4
-_EVENT_SUFFIX = "_kernel_time"
+EVENT_SUFFIX = "_kernel_time"
 _DTYPES = MappingProxyType({"float": "float32", "double": "float64", "string": "str", "object": "str"})
 #: Their integers of 32 bits are biases, which steer nothing.
 _BIASED = re.compile("QLinear.*|QGemm|.*Integer.*|DequantizeLinear")
 
 
 class _Ran(NamedTuple):
-    """Holds one run of a node.
-
-    Attributes:
-        place: of the node among all of the optimised model.
-        name: the engine's.
-        read, wrote: type and shape of each tensor.
-    """
+    """Holds one run of a node, by its place among all of the optimised model: type and shape of what it read and wrote."""
 
     place: int
     name: str
@@ -213,8 +207,7 @@ def cannot_run(error: Exception, source: str, folder: str = "") -> ModelError:
 def inputs_of(path: Path, wanted: Preparation, most: int) -> dict[str, Array]:
     """Return values of all inputs of a file, of the sizes that are wanted; integers that are drawn lie below `most`.
 
-    Raises:
-        ModelError: the file cannot be read, or an axis stays open.
+    ModelError: the file cannot be read, or an axis stays open.
     """
     model = read_model(path)
     contents_of(model, str(path), of_engine=True)
@@ -245,7 +238,7 @@ def _domain(node: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
 
 
 @cache
-def _schemas() -> Mapping[tuple[str, str], Sequence[Any]]:
+def schemas() -> Mapping[tuple[str, str], Sequence[Any]]:
     """Return what ONNX Runtime knows of operators, by domain and type: each from the version on that it says."""
     found: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for schema in sorted(get_all_operator_schema(), key=lambda one: one.since_version):
@@ -256,14 +249,14 @@ def _schemas() -> Mapping[tuple[str, str], Sequence[Any]]:
 @cache
 def _defaults(domain: str, op: str, version: int) -> Mapping[str, AttributeProto]:
     """Return attributes that an operator has where it is given none."""
-    schema = [one for one in _schemas().get((domain, op), ()) if one.since_version <= version][-1:]
+    schema = [one for one in schemas().get((domain, op), ()) if one.since_version <= version][-1:]
     texts = {name: one._default_value for each in schema for name, one in each.attributes.items()}  # noqa: SLF001  nothing else says it
     return {name: AttributeProto.FromString(text) for name, text in texts.items() if text}
 
 
 def _require_known(model: onnx.ModelProto, source: str) -> None:
     """Refuse operators that neither ONNX Runtime nor the file itself defines."""
-    known = {*_schemas()} | {(function.domain, function.name) for function in model.functions}
+    known = {*schemas()} | {(function.domain, function.name) for function in model.functions}
     for node in everything(model, onnx.NodeProto):
         if (_domain(node), node.op_type) not in known:
             raise ModelError(
@@ -287,8 +280,7 @@ def _give_names(model: onnx.ModelProto) -> None:
 def _stand_in(model: onnx.ModelProto, path: Path, folder: Path) -> int:
     """Have all large weights lie in a file with nothing in it, at the same place, and other constants in the message.
 
-    Returns:
-        Bytes of the large ones.
+    Returns the bytes of the large ones.
     """
     sizes, source = [0], str(path)
     for tensor in everything(model, TensorProto):
@@ -349,17 +341,13 @@ def _drawn(inputs: Sequence[Any], most: int) -> dict[str, Array]:
 
 
 def _ran(events: Sequence[Mapping[str, Any]], graphs: Sequence[Sequence[onnx.NodeProto]]) -> list[_Ran]:
-    """Return nodes in the order in which they ended; at the end of a graph all of its nodes have.
-
-    Raises:
-        ModelError: events and graphs do not fit.
-    """
+    """Return nodes in the order in which they ended; at the end of a graph all of its nodes have."""
     starts = np.cumsum([0, *map(len, graphs)]).tolist()
     waiting: list[_Event] = []
     found: list[tuple[int, _Ran]] = []
     for index, event in enumerate(events):
-        if event["name"].endswith(_EVENT_SUFFIX):
-            waiting.append(_Event(index, event["name"].removesuffix(_EVENT_SUFFIX), event["args"]))
+        if event["name"].endswith(EVENT_SUFFIX):
+            waiting.append(_Event(index, event["name"].removesuffix(EVENT_SUFFIX), event["args"]))
         elif event["name"] == "SequentialExecutor::Execute":
             fitting = [(which, _fitting(waiting, nodes)) for which, nodes in enumerate(graphs)]
             which, ended = max(

@@ -23,8 +23,7 @@ import numpy.typing as npt
 import edgeplan.errors
 from edgeplan import __version__
 from edgeplan.devices.config import DeviceFile
-from edgeplan.engines.base import EngineNode
-from edgeplan.engines.copies import apart
+from edgeplan.engines.base import EngineNode, apart
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernel_nodes import copies_graph

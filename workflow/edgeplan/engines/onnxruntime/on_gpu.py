@@ -21,8 +21,7 @@ import onnxruntime as ort
 
 from edgeplan.cuda.driver import Driver, gpu_name
 from edgeplan.engines.base import Array, Engine, EngineSettings, Session, random_inputs
-from edgeplan.engines.onnxruntime.cuda_provider import OPTIONS, PROVIDER, is_there
-from edgeplan.engines.onnxruntime_cuda import ENGINE
+from edgeplan.engines.onnxruntime import CUDA_OPTIONS, ON_GPU
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -38,7 +37,7 @@ _SEARCH = "cudnn_conv_algo_search"
 _OPTIONS = MappingProxyType(
     {
         "device": ("0", r"[0-9]{1,3}", "the number of a GPU, as nvidia-smi lists them"),
-        _SEARCH: (OPTIONS[_SEARCH], "DEFAULT|EXHAUSTIVE|HEURISTIC", "DEFAULT, EXHAUSTIVE or HEURISTIC"),
+        _SEARCH: (CUDA_OPTIONS[_SEARCH], "DEFAULT|EXHAUSTIVE|HEURISTIC", "DEFAULT, EXHAUSTIVE or HEURISTIC"),
         "enable_cuda_graph": ("0", "[01]", "'0' or '1'"),
     }
 )
@@ -65,8 +64,8 @@ class OnnxRuntimeOnGpu(Engine):
         memory: where inputs and outputs lie, as ONNX Runtime names it.
     """
 
-    name = ENGINE.name
-    provider: ClassVar[str] = PROVIDER
+    name = ON_GPU.name
+    provider: ClassVar[str] = "CUDAExecutionProvider"
     memory: ClassVar[str] = "cuda"
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -89,10 +88,11 @@ class OnnxRuntimeOnGpu(Engine):
 
     @classmethod
     def _require_provider(cls) -> None:
-        if not is_there(ort, cls.provider):
-            raise DeviceError(
-                f"this onnxruntime {ort.__version__} has no {cls.provider}", where="onnxruntime", next_step=ENGINE.install
-            )
+        if cls.provider not in ort.get_available_providers():
+            what = f"this onnxruntime {ort.__version__} has no {cls.provider}"
+            raise DeviceError(what, where="onnxruntime", next_step=ON_GPU.install)
+        if preload := getattr(ort, "preload_dlls", None):  # since 1.21
+            preload()  # of NVIDIA's packages; where they lie elsewhere, the loader's path finds them
 
     def load(self, model: Path, graph: Graph) -> Session:
         """Load a model; one that cannot be recorded as a CUDA graph, as ONNX Runtime says, is launched node by node."""
@@ -118,14 +118,14 @@ class OnnxRuntimeOnGpu(Engine):
             raise DeviceError(
                 f"the {self.provider} of onnxruntime {ort.__version__} does not load here",
                 where="its CUDA and cuDNN libraries",
-                next_step=f"{ENGINE.install}; or name their folders in LD_LIBRARY_PATH",
+                next_step=f"{ON_GPU.install}; or name their folders in LD_LIBRARY_PATH",
             )
         return _CudaSession(session, graph, self.memory, int(self._chosen["device"]), recorded=recorded)
 
     def _provider_options(self, *, recorded: bool) -> dict[str, str]:
         return {
             "device_id": self._chosen["device"],
-            **OPTIONS,
+            **CUDA_OPTIONS,
             _SEARCH: self._chosen[_SEARCH],
             "enable_cuda_graph": str(int(recorded)),
         }
@@ -187,4 +187,4 @@ def _cudnn_version() -> str:
     try:
         return str(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())
     except OSError as error:
-        raise DeviceError(f"there is no cuDNN 9: {error}", where="libcudnn.so.9", next_step=ENGINE.install) from error
+        raise DeviceError(f"there is no cuDNN 9: {error}", where="libcudnn.so.9", next_step=ON_GPU.install) from error

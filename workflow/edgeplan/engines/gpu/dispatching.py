@@ -143,18 +143,10 @@ def _blocked_convolutions(lowered: Lowered) -> Lowered:
 
 
 class Loaded:
-    """A loaded program is prepared whole on a processor; the host runs what the processor refuses.
+    """A loaded program is prepared whole on a processor, which is closed with it; the host runs what the processor refuses.
 
-    Kernels between two steps of the host are a segment, which is recorded and enqueued at once.
-
-    Args:
-        dnnl: the library of the host.
-        program: what to run.
-        folder: where the model file lies.
-        processor: runs it, and is closed with it.
-        threads: of the host.
-        profiling: whether the processor notes when kernels begin and end.
-        moved: whether a run moves inputs to the processor and outputs back, as one of a user does.
+    Kernels between two steps of the host are a segment, which is recorded and enqueued at once. With `profiling` the processor
+    notes when kernels begin and end. If `moved`, a run moves inputs to the processor and outputs back, as one of a user does.
     """
 
     def __init__(

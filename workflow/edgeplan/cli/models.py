@@ -10,6 +10,7 @@ import typer
 from edgeplan import api
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.terminal import escaped, say
+from edgeplan.workloads.registry import named_models
 
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Shape of an input with open axes: input=1,3,224,224. Repeatable.")
@@ -42,3 +43,16 @@ def prepare(
     if made.difference is not None:
         say(f"largest difference from the original: {made.difference:.1e} of the largest magnitude")
     say(f"{made.operators} operators, inputs " + ", ".join(f"{escaped(n)} {list(sizes)}" for n, sizes in made.inputs.items()))
+
+
+def export(
+    name: Annotated[str, typer.Argument(help="Name of a model; without one the models are listed.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="ONNX file to write. Default: NAME.onnx.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the names of all models.")] = False,
+) -> None:
+    """Write a published model with seeded weights as ONNX: any that the tables of this project name."""
+    if listed or not name:
+        say("\n".join(sorted(named_models())))
+        return
+    path = api.export(name, output)
+    say(f"{path}: {path.stat().st_size / 1e6:.1f} MB")

@@ -1,4 +1,7 @@
-"""Engines that run graphs of ours tell their nodes, and run copies of each as they run it in its model."""
+"""Every engine is held to the suite that other packages use, and tells and copies the nodes of models of all operators.
+
+Engines that run graphs of ours tell their nodes, and run copies of each as they run it in its model.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,77 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_graphs import graphs
 
-from depth import MANY
-from edgeplan.engines.base import Engine, ProfiledSession
-from edgeplan.errors import FormatError
+from depth import MANY, by_day
+from edgeplan.engines.base import Engine, EngineSettings, ProfiledSession
+from edgeplan.engines.registry import ENGINES, engine_class
+from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernel_nodes import REORDER, described, executed_graph, node_config
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.kernel_labels import label_us, labels_us
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.testing.engines import everything, outputs_of, reference_outputs, require_close
+from edgeplan.testing.engines import (
+    EngineContract,
+    everything,
+    executed,
+    outputs_of,
+    reference_outputs,
+    require_close,
+    require_mapped,
+)
 from edgeplan.zoo import prior_models
 from edgeplan.zoo.cold_start_models import crnn_lite
+
+
+@pytest.fixture(params=sorted(ENGINES))
+def each_engine(request: pytest.FixtureRequest) -> Engine:
+    """An engine; skipped if it is not installed."""
+    try:
+        return engine_class(request.param)(EngineSettings(threads=1))
+    except DeviceError as error:
+        pytest.skip(error.what)
+
+
+class TestEngines(EngineContract):
+    """With the fixture `engine` of `conftest.py`, which takes each."""
+
+    @pytest.fixture
+    def engine(self, each_engine: Engine) -> Engine:
+        return each_engine
+
+
+_DRAWN = [*graphs(100 if MANY else 12)]
+
+
+@pytest.mark.parametrize("graph", _DRAWN, ids=range(len(_DRAWN)))
+def test_models_of_all_operators_compute_what_they_say_and_are_told(each_engine: Engine, tmp_path: Path, graph: Graph) -> None:
+    require_close(outputs_of(each_engine, graph, tmp_path), reference_outputs(graph), 1e-3)
+    members = {name for node in executed(each_engine, graph, tmp_path) for name in node.members}
+    assert set() < members <= graph.by_name.keys()
+
+
+@pytest.mark.parametrize(
+    "name", by_day(["crnn_lite", "mobilenetv3_small", "googlenet", "shufflenetv2_0.5", "squeezenet1_1", "resnet18"], least=3)
+)
+def test_every_operator_of_networks_runs_in_one_kernel(each_engine: Engine, tmp_path: Path, name: str) -> None:
+    graph = simplify(crnn_lite() if name == "crnn_lite" else prior_models()[name]())
+    require_mapped(graph, executed(each_engine, graph, tmp_path))
+
 
 _RULES = FusionRules(pairs={"conv_bn": True, "bn_relu": True})
 _MOST_UNLIKE = 0.1
 
 
 @pytest.fixture
-def engine(each_engine: Engine) -> Engine:
+def counting(each_engine: Engine) -> Engine:
     """One whose nodes are kernels of graphs."""
     if not each_engine.counts_copies:
         pytest.skip("its nodes are described otherwise")
@@ -50,21 +100,21 @@ def _blocks() -> Graph:
 
 
 @pytest.mark.parametrize("name", ["blocks", "everything", "mobilenetv2_1.0", "crnn"][: 4 if MANY else 2])
-def test_every_operator_lies_in_one_executed_node(engine: Engine, name: str) -> None:
+def test_every_operator_lies_in_one_executed_node(counting: Engine, name: str) -> None:
     made = {"blocks": _blocks, "everything": everything, "crnn": crnn_lite}
     graph = made[name]() if name in made else prior_models()[name]()
-    model = executed_graph(engine, graph, _RULES)
+    model = executed_graph(counting, graph, _RULES)
     assert Counter(op for node in model.nodes for op in node.operators) == Counter(op.name for op in graph.operators)
-    assert model.told_by.startswith(engine.name)
+    assert model.told_by.startswith(counting.name)
     for node in model.nodes:
         assert NodeConfig.from_json(node.config.to_json()) == node.config
         assert bool(node.operators) or node.config.op == REORDER
 
 
-def test_a_graph_is_loaded_from_any_file_once_its_nodes_are_told(engine: Engine, tmp_path: Path) -> None:
+def test_a_graph_is_loaded_from_any_file_once_its_nodes_are_told(counting: Engine, tmp_path: Path) -> None:
     graph = everything()
-    told = engine.told(graph)
-    with engine.load_profiled(save_onnx(graph, tmp_path / "another.onnx"), graph) as session:
+    told = counting.told(graph)
+    with counting.load_profiled(save_onnx(graph, tmp_path / "another.onnx"), graph) as session:
         session.run()
         assert [(node.members, node.tensor) for node in session.profile([])[0]] == [(n.members, n.tensor) for n in told]
 
@@ -78,12 +128,12 @@ def _counted(session: ProfiledSession, runs: int = 3) -> Measurement:
     return Measurement("copies", 0, 1000 * ones, 1000 * ones, ones, ones, ones, nodes, times, nominal, exponents)
 
 
-def test_copies_are_executed_as_the_kernel_is_in_its_model(engine: Engine) -> None:
+def test_copies_are_executed_as_the_kernel_is_in_its_model(counting: Engine) -> None:
     """With the layouts of the model, fused alike, and each by itself."""
-    kernels = [node.config for node in executed_graph(engine, _blocks(), _RULES).nodes if node.config.op != REORDER]
+    kernels = [node.config for node in executed_graph(counting, _blocks(), _RULES).nodes if node.config.op != REORDER]
     unlike = []
     for config in dict.fromkeys(kernels):
-        with engine.load_copies_profiled(config, 3) as session:
+        with counting.load_copies_profiled(config, 3) as session:
             measured = _counted(session)
         labels = labels_us(config, measured, 100, 3)
         if config not in labels:
@@ -94,26 +144,26 @@ def test_copies_are_executed_as_the_kernel_is_in_its_model(engine: Engine) -> No
     assert len(unlike) <= _MOST_UNLIKE * len(kernels), unlike
 
 
-def test_copies_compute_what_the_reference_does(engine: Engine, tmp_path: Path) -> None:
-    for config in {node.config for node in executed_graph(engine, _blocks(), _RULES).nodes}:
-        graph = engine.copies_graph(config, 2)
-        require_close(outputs_of(engine, graph, tmp_path), reference_outputs(graph), 1e-4)
+def test_copies_compute_what_the_reference_does(counting: Engine, tmp_path: Path) -> None:
+    for config in {node.config for node in executed_graph(counting, _blocks(), _RULES).nodes}:
+        graph = counting.copies_graph(config, 2)
+        require_close(outputs_of(counting, graph, tmp_path), reference_outputs(graph), 1e-4)
 
 
-def test_conversions_are_labelled_beside_the_kernel(engine: Engine) -> None:
-    config = next(n.config for n in executed_graph(engine, _blocks(), _RULES).nodes if n.config.op == "Conv")
-    with engine.load_copies_profiled(config, 4) as session:
+def test_conversions_are_labelled_beside_the_kernel(counting: Engine) -> None:
+    config = next(n.config for n in executed_graph(counting, _blocks(), _RULES).nodes if n.config.op == "Conv")
+    with counting.load_copies_profiled(config, 4) as session:
         measured = _counted(session)
     labels = labels_us(config, measured, 100, 4)
     assert all(label > 0 for label in labels.values())
-    graph = engine.copies_graph(config, 4)
+    graph = counting.copies_graph(config, 4)
     held = sum(labels[found] for _, found, *_ in described(graph, measured.nodes) if found in labels)
     assert held <= 900 * (1 + 1e-9)
 
 
-def test_a_black_box_gives_its_kernel_all_the_time(engine: Engine) -> None:
+def test_a_black_box_gives_its_kernel_all_the_time(counting: Engine) -> None:
     config = node_config(_blocks(), ["conv_0"])
-    with engine.load_copies(config, 4) as session:
+    with counting.load_copies(config, 4) as session:
         session.run()
     ones = np.ones(1)
     nominal, exponents = ReferenceTimes(1, 1), ReferenceExponents(compute=1, bandwidth=1)
@@ -129,6 +179,6 @@ def test_without_its_device_the_rules_tell_what_an_engine_runs() -> None:
     assert Counter(op for node in model.nodes for op in node.operators) == Counter(op.name for op in graph.operators)
 
 
-def test_a_node_of_another_engine_is_refused(engine: Engine) -> None:
+def test_a_node_of_another_engine_is_refused(counting: Engine) -> None:
     with pytest.raises(FormatError, match="no kernel of a graph"):
-        engine.load_copies(NodeConfig("Conv", "com.microsoft.nchwc"), 2)
+        counting.load_copies(NodeConfig("Conv", "com.microsoft.nchwc"), 2)

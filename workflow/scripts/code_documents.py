@@ -1,13 +1,23 @@
-"""Writes docs/operators.md from the operators that the package knows: `make operators-page`."""
+"""Write documents that follow from the code: `code_documents.py operators|schemas`, by `make operators-page` and `make schema`.
+
+The former writes docs/operators.md, the latter the JSON schemas of params.yaml, of the lines to a worker and of comparisons.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
+from edgeplan.chapters.registry import Params
+from edgeplan.comparing.result import schema as schema_of_comparisons
 from edgeplan.graph.onnx.contents import BEFORE_FUSION, TRANSPARENT
 from edgeplan.graph.onnx.functions import WRITTEN
 from edgeplan.graph.operators.registry import SPECS
+from edgeplan.measurement.board.wire import schema as schema_of_lines
 from edgeplan.support.files import write_text
 
 PAGE = Path("docs/operators.md")
@@ -51,5 +61,21 @@ def page() -> str:
     return f"{_HEAD}{''.join(lines)}\n{passed} pass their input on; {_CHAINS}\n\n{_REWRITTEN}{listed}\n"
 
 
+def schema(name: str) -> str:
+    """Write a schema of `SCHEMAS` as text."""
+    found = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMAS[name]()}
+    return json.dumps(found, indent=2, sort_keys=True) + "\n"
+
+
+#: By the name of their file in config/schema.
+SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+    "params": Params.model_json_schema,  # descriptions are the docstrings of the models
+    "worker": schema_of_lines,
+    "comparison": schema_of_comparisons,
+}
 if __name__ == "__main__":
-    write_text(PAGE, page())
+    if sys.argv[1:] == ["operators"]:
+        write_text(PAGE, page())
+    else:
+        for name in SCHEMAS:
+            write_text(Path(f"config/schema/{name}.schema.json"), schema(name))

@@ -1,12 +1,37 @@
-"""Runs a model on an NVIDIA GPU alone, or on a slice of one, through CUDA."""
+"""Runs a model on a GPU alone, or on a slice of one: through OpenCL, which other devices have, too, or through CUDA."""
 
 from __future__ import annotations
 
 from edgeplan.cuda.driver import Driver, gpu_name
 from edgeplan.engines.base import EngineSettings
-from edgeplan.engines.opencl.dispatching import DispatchingEngine
+from edgeplan.engines.gpu.dispatching import DispatchingEngine
+from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.processors.cuda import CudaOptions, CudaProcessor
+from edgeplan.processors.opencl import OpenclProcessor
+
+
+class Opencl(DispatchingEngine):
+    """This engine is an OpenCL device; the options are those of `OpenclOptions`."""
+
+    name = "opencl"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self._options = OpenclOptions.of(settings.options)
+        find_device(self._options)
+
+    @classmethod
+    def version(cls) -> str:
+        return cls.version_for(EngineSettings())
+
+    @classmethod
+    def version_for(cls, settings: EngineSettings) -> str:
+        driver = "_".join(str(find_device(OpenclOptions.of(settings.options)).driver_version).split())
+        return f"{pyopencl().VERSION_TEXT}+{driver}"
+
+    def open(self, block: int, *, profiling: bool) -> DispatchingProcessor:
+        return OpenclProcessor(self._options, block, profiling=profiling)
 
 
 class Cuda(DispatchingEngine):

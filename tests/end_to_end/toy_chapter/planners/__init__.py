@@ -1,1 +1,0 @@
-"""The planners of the chapter."""

@@ -1,0 +1,251 @@
+"""Converters to TFLite and to ncnn, and what comes of them, held against ONNX Runtime operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from edgeplan.engines.description import UnsupportedError, imported
+from edgeplan.engines.ncnn import cold as ncnn_cold
+from edgeplan.engines.program import Program
+from edgeplan.engines.registry import setting
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Attribute
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.job import PrepareJob, RunJob
+from edgeplan.measurement.process.starts import prepare_offline, run_cold
+from edgeplan.support.tensors import relative_error
+
+SHAPE = (1, 8, 13, 12)
+Block = Callable[[GraphBuilder, str], str]
+needs_litert = pytest.mark.skipif(find_spec("ai_edge_litert") is None, reason="LiteRT is not installed")
+needs_pnnx = pytest.mark.skipif(
+    find_spec("ncnn") is None or find_spec("pnnx") is None, reason="ncnn and its converter are not installed"
+)
+
+
+def _squeeze_excite(b: GraphBuilder, x: str) -> str:
+    gate = b.activation(b.conv(b.gap(x), 8, 1, bias=True), "sigmoid")
+    return b.mul(x, gate)
+
+
+def _split_and_join(b: GraphBuilder, x: str) -> str:
+    left, right = b.split(x, (3, 5))
+    return b.concat([right, b.relu(left)])
+
+
+def _residual(b: GraphBuilder, x: str) -> str:
+    return b.relu(b.add(b.conv_bn(x, 8, 3, act=""), x))
+
+
+def _resize(b: GraphBuilder, x: str, height: int, width: int, **attributes: Attribute) -> str:
+    n, c, _, _ = b.shape(x)
+    return b._op("Resize", [x], [(n, c, height, width)], attributes={"sizes": (n, c, height, width), **attributes})[0]
+
+
+def _counting_avgpool(b: GraphBuilder, x: str) -> str:
+    attributes: dict[str, Attribute] = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "count_include_pad": 1}
+    return b._op("AveragePool", [x], [b.shape(x)], attributes=attributes)[0]
+
+
+def _line(b: GraphBuilder, x: str) -> str:
+    """An image of one line as a sequence (steps, batch, features)."""
+    return b.transpose(b.squeeze(b.conv(x, 8, (13, 1), pad=0), (2,)), (2, 0, 1))
+
+
+def _crnn(b: GraphBuilder, x: str) -> str:
+    y = b.transpose(b.lstm(_line(b, x), 6, bidirectional=True), (0, 2, 1, 3))
+    return b.fc(b.reshape(y, (12, 12)), 5)
+
+
+def _backward_lstm(b: GraphBuilder, x: str) -> str:
+    x = _line(b, x)
+    weights = {"input_weight": (1, 24, 8), "recurrence_weight": (1, 24, 6), "bias": (1, 48)}
+    return b._op("LSTM", [x], [(12, 1, 1, 6)], weights=weights, attributes={"hidden_size": 6, "direction": "reverse"})[0]
+
+
+def _recurrent(b: GraphBuilder, x: str) -> str:
+    """Two bidirectional LSTMs, one joined to two axes and one to three."""
+    x = b.transpose(b.squeeze(b.conv(x, 8, (13, 1), pad=0, bias=True), (2,)), (2, 0, 1))
+    x = b.reshape(b.transpose(b.lstm(x, 6, bidirectional=True), (0, 2, 1, 3)), (12, 1, 12))
+    x = b.transpose(b.lstm(x, 5, bidirectional=True), (0, 2, 1, 3))
+    return b.fc(b.reshape(x, (12, 10)), 7)
+
+
+BLOCKS: dict[str, Block] = {
+    "conv": lambda b, x: b.conv(x, 5, 3, bias=True),
+    "conv, bn, relu": lambda b, x: b.conv_bn(x, 5, 3),
+    "conv, bn, relu6, stride 2": lambda b, x: b.conv_bn(x, 5, 3, 2, act="relu6"),
+    "conv 1x1 stride 2": lambda b, x: b.conv(x, 6, 1, 2),
+    "conv 7x7 stride 2": lambda b, x: b.conv(x, 6, 7, 2),
+    "conv 1x3": lambda b, x: b.conv(x, 6, (1, 3)),
+    "dilated conv": lambda b, x: b.conv(x, 6, 3, dilation=2),
+    "unpadded conv": lambda b, x: b.conv(x, 6, 3, pad=0),
+    "grouped conv": lambda b, x: b.conv(x, 12, 3, groups=4),
+    "depthwise conv stride 2": lambda b, x: b.dwconv(x, 5, 2),
+    "depthwise conv with multiplier": lambda b, x: b.conv(x, 16, 3, groups=8),
+    "bn alone": lambda b, x: b.relu(b.bn(x)),
+    "residual": _residual,
+    "maxpool of negative values": lambda b, x: b.maxpool(b.conv(x, 8, 1), 3, 2, 1),
+    "maxpool of clipped values": lambda b, x: b.maxpool(b.relu(x), 3, 2, 1),
+    "maxpool, ceil mode": lambda b, x: b.maxpool(x, 3, 2, ceil=True),
+    "avgpool": lambda b, x: b.avgpool(x, 2, 2),
+    "avgpool, same": lambda b, x: b.avgpool(x, 3, 1, 1),
+    "avgpool, padding that is not TFLite's": lambda b, x: b.avgpool(x, 3, 2, 1),
+    "avgpool, ceil mode": lambda b, x: b.avgpool(x, 3, 2, (0, 1), ceil=True),
+    "avgpool that counts its padding": _counting_avgpool,
+    "gap and fc": lambda b, x: b.softmax(b.fc(b.flatten(b.gap(x)), 10)),
+    "flatten of an image": lambda b, x: b.relu(b.fc(b.flatten(x), 10)),
+    "channel shuffle": lambda b, x: b.channel_shuffle(x, 4),
+    "transpose": lambda b, x: b.transpose(x, (0, 3, 1, 2)),
+    "split and concat": _split_and_join,
+    "squeeze and excite": _squeeze_excite,
+    "hswish": lambda b, x: b.activation(b.conv(x, 8, 1), "hswish"),
+    "sigmoid": lambda b, x: b.activation(x, "sigmoid"),
+    "lrn": lambda b, x: b.lrn(x),
+    "upsample": lambda b, x: b.upsample(b.conv(x, 4, 1)),
+    "upsample by three": lambda b, x: b.upsample(x, 3),
+    "squeeze and unsqueeze": lambda b, x: b.unsqueeze(b.squeeze(b.relu(b.conv(x, 8, (13, 1), pad=0)), (2,)), (1,)),
+    "lstm": lambda b, x: b.lstm(_line(b, x), 6),
+    "lstm of a batch": lambda b, x: b.squeeze(b.lstm(b.reshape(x, (13, 3, 32)), 7), (1,)),
+    "backward lstm": _backward_lstm,
+    "bidirectional lstm": lambda b, x: b.lstm(_line(b, x), 6, bidirectional=True),
+    "bidirectional lstm, joined": _crnn,
+}
+#: What ncnn has layers for.
+NCNN_BLOCKS: dict[str, Block] = {
+    "residual of depthwise convolutions": lambda b, x: b.relu(b.add(b.conv_bn(x, 8, 3, groups=8, act=""), x)),
+    "hswish and a gate": lambda b, x: b.mul(
+        b.activation(x, "hswish"), b.activation(b.conv(b.gap(x), 8, 1, bias=True), "hsigmoid")
+    ),
+    "channel shuffle": lambda b, x: b.channel_shuffle(b.conv(x, 8, 1, groups=2), 2),
+    "upsample": lambda b, x: b.upsample(b.conv(x, 4, 1)),
+    "lrn and maxpool": lambda b, x: b.maxpool(b.lrn(x), 3, 2, ceil=True),
+    "classifier": lambda b, x: b.softmax(b.fc(b.flatten(b.gap(x)), 10)),
+    "bidirectional lstms": _recurrent,
+}
+
+
+def _model(block: Block, folder: Path) -> Path:
+    b = GraphBuilder("block", SHAPE)
+    return save_onnx(b.build(block(b, b.input)), folder / "block.onnx")
+
+
+def _expected(model: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    found: list[np.ndarray] = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(None, dict(inputs))
+    return found
+
+
+def _computed(engine: str, block: Block, folder: Path) -> float:
+    """How far outputs of a block by an engine are from ONNX Runtime's."""
+    model, inputs = _model(block, folder), random_inputs({"input": SHAPE}, 3)
+    made = folder / "made"
+    made.mkdir()
+    artefact = imported(setting(engine).prepare)(model, {"input": SHAPE}, made, 1)
+    with Program(engine, artefact, inputs, threads=1) as program:
+        program.go()
+        assert len(list(program.run(1))) == 1  # nothing of a run may reach the next, such as the states of an LSTM
+        assert sorted(made.iterdir()) == sorted(artefact.files)
+        return relative_error(program.outputs(), _expected(model, inputs))
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        *(pytest.param("litert", name, marks=needs_litert) for name in BLOCKS),
+        *(pytest.param("ncnn", name, marks=needs_pnnx) for name in NCNN_BLOCKS),
+    ],
+)
+def test_converted_operators_compute_the_same(engine: str, name: str, tmp_path: Path) -> None:
+    assert _computed(engine, {"litert": BLOCKS, "ncnn": NCNN_BLOCKS}[engine][name], tmp_path) < 1e-4
+
+
+@needs_litert
+def test_softmax_over_channels_of_an_image_is_the_innermost_axis_but_over_width_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="softmax"):
+        _computed("litert", lambda b, x: b.softmax(x), tmp_path)
+
+
+@needs_litert
+@pytest.mark.parametrize(
+    ("mode", "coordinates", "size"),
+    [("nearest", "half_pixel", (26, 24)), ("nearest", "asymmetric", (20, 24)), ("linear", "asymmetric", (26, 24))],
+)
+def test_a_resize_that_does_not_repeat_pixels_is_refused(
+    mode: str, coordinates: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    attributes: dict[str, Attribute] = {"mode": mode, "coordinate_transformation_mode": coordinates, "nearest_mode": "floor"}
+    with pytest.raises(UnsupportedError, match="Resize"):
+        _computed("litert", lambda b, x: _resize(b, x, *size, **attributes), tmp_path)
+
+
+def test_joining_directions_as_pytorch_does_keeps_the_results(tmp_path: Path) -> None:
+    model = _model(_recurrent, tmp_path)
+    (tmp_path / "work").mkdir()
+    joined = ncnn_cold._source(model, tmp_path / "work")
+    shapes = [i for i in onnx.load(joined).graph.initializer if onnx.numpy_helper.to_array(i).tolist() == [0, 0, -1]]
+    assert len(shapes) == 2
+    inputs = random_inputs({"input": SHAPE}, 3)
+    assert relative_error(_expected(joined, inputs), _expected(model, inputs)) == 0
+
+
+def test_a_model_without_lstms_is_not_copied(tmp_path: Path) -> None:
+    model = _model(NCNN_BLOCKS["classifier"], tmp_path)
+    (tmp_path / "work").mkdir()
+    assert ncnn_cold._source(model, tmp_path / "work").resolve() == model.resolve()
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'todo Erf'; echo 'todo Erf' >&2; touch model.ncnn.param model.ncnn.bin", "no ncnn layer for Erf$"),
+        ("exit 3", "exit code 3"),
+        ("exit 0", "could not convert"),
+        ("exec sleep 60", r"within 0\.2 s"),
+    ],
+)
+def test_a_converter_that_gives_up_is_a_reason_and_leaves_nothing(
+    script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model(NCNN_BLOCKS["classifier"], tmp_path)
+    (tmp_path / "ncnn").mkdir()
+    program = tmp_path / "converter"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(ncnn_cold, "_pnnx", lambda: str(program))
+    monkeypatch.setattr(ncnn_cold, "_SECONDS", 0.2 if "sleep" in script else 60)
+    with pytest.raises(UnsupportedError, match=reason):
+        ncnn_cold.convert(model, {"input": SHAPE}, tmp_path / "ncnn")
+    assert not list((tmp_path / "ncnn").iterdir())
+
+
+def test_a_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="batch"):
+        ncnn_cold.converted(tmp_path / "absent.onnx", {"input": (2, 3, 8, 8)}, tmp_path, 1)
+
+
+@needs_pnnx
+@pytest.mark.parametrize("setting", ["ncnn-vulkan", "ncnn-vulkan-cached"])
+def test_vulkan_computes_the_same_in_a_fresh_process_or_says_what_is_missing(setting: str, tmp_path: Path) -> None:
+    """On any Vulkan device that is here, Mesa's on the processor among them."""
+    model, inputs = _model(NCNN_BLOCKS["classifier"], tmp_path), random_inputs({"input": SHAPE}, 3)
+    np.savez(tmp_path / "expected.npz", *_expected(model, inputs))
+    shapes, folder = {"input": SHAPE}, tmp_path / "made"
+    folder.mkdir()
+    made = prepare_offline(PrepareJob(setting=setting, threads=1, model=model, inputs=shapes, folder=folder))
+    if made.artefact is None:
+        assert "VK_DRIVER_FILES" in made.reason
+        pytest.skip(made.reason)
+    job = RunJob(setting=setting, threads=1, artefact=made.artefact, inputs=shapes, seed=3, state="cached",
+                 reference=tmp_path / "expected.npz")  # fmt: skip
+    found = run_cold(job)
+    assert not found.reason
+    assert found.output_error is not None
+    assert found.output_error < 1e-4
