@@ -36,12 +36,7 @@ _FEW = 16
 
 
 class NoisePolicy:
-    """A policy decides, over a stage, which measurements are kept.
-
-    Args:
-        settings: how noise is dealt with.
-        device: its name, for messages.
-    """
+    """A policy decides, over a stage on a device, which measurements are kept."""
 
     def __init__(self, settings: MeasurementSettings, device: str) -> None:
         self._settings, self._device = settings, device
@@ -123,11 +118,7 @@ class _Identity(BaseModel):
 
 
 def _recorded(*identities: Path) -> dict[str, Any]:
-    """Return the conditions and commits that the stored rows were measured under; rows of earlier versions do not say.
-
-    Args:
-        identities: of the rows in the workspace, and of those in the journal.
-    """
+    """Return the conditions and commits that rows, here and in the journal, were measured under; old ones do not say."""
     told = [json.loads(path.read_text()).get("environment", {}) if path.is_file() else None for path in identities]
     known = told[0] or {}
     commits = {commit for one in told if one is not None for commit in one.get("commits") or [NOT_RECORDED]}
@@ -138,15 +129,7 @@ def _recorded(*identities: Path) -> dict[str, Any]:
 def row_key(
     device: DeviceFile, settings: MeasurementSettings, version: str, machine: str, measured_by: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return the key of a device's rows, and what it is made of.
-
-    Args:
-        device: the device.
-        settings: how it is measured.
-        version: version of the device's engine.
-        machine: fingerprint of the machine.
-        measured_by: name of the measuring protocol.
-    """
+    """Return the key of a device's rows on a machine, by its fingerprint, and what the key is made of."""
     identity: dict[str, Any] = {
         "engine": device.engine,
         "engine_version": version,
@@ -271,15 +254,11 @@ class Bench:
         return max((max(row["measured_at"]) for row in self.store.query().values()), default=0.0)
 
     def measure(self, subjects: Sequence[AnySubject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
-        """Return measurements of the subjects, in order; only missing ones touch the device.
+        """Return measurements of the subjects, in order; only missing ones touch the device, duplicates once.
 
         Noise ends nothing: what is noisy is come back to, and kept as noisy as it stays. Only where
-        `settings.on_noise` refuses it, a stage that stays noisy as a whole ends.
-
-        Args:
-            subjects: what to time; duplicates are measured once.
-            repeat: 0 for the first measurement of a subject; k asks for a k-th, measured afresh.
-            description: shown beside the progress bar.
+        `settings.on_noise` refuses it, a stage that stays noisy as a whole ends. `repeat` is 0 for the first
+        measurement of a subject; k asks for a k-th, measured afresh.
         """
         self._measure(subjects, repeat, description, least=len(subjects))
         if refused := [s for s in subjects if not self.store.has((self._stored_id(s), repeat))]:
@@ -293,16 +272,9 @@ class Bench:
     def measure_in_time(
         self, subjects: Sequence[AnySubject], repeat: int = 0, description: str = "measuring", *, some: bool = True
     ) -> list[Measurement | None]:
-        """Measure as `measure` does, but leave out subjects that are not reached within `limit`, and nodes that are refused.
+        """Measure as `measure` does, but leave out, as None, what is not reached within `limit`, and nodes that are refused.
 
-        Args:
-            subjects: as for `measure`.
-            repeat: likewise.
-            description: likewise.
-            some: measure a batch even if the time is over; without, only if nothing was measured before.
-
-        Returns:
-            Measurements of the subjects, in order; None stands for those left out.
+        `some`: measure a batch even if the time is over; without, only if nothing was measured before.
         """
         self._measure(subjects, repeat, description, least=1 if some or not self.measured else 0)
         return [self._known(s, repeat) if self.store.has((self._stored_id(s), repeat)) else None for s in subjects]
@@ -363,11 +335,7 @@ class Bench:
             self._keep(remaining)
 
     def _come_back(self, noisy: Sequence[AnySubject], repeat: int, until: float) -> list[AnySubject]:
-        """Measure noisy subjects once more, while there is time; of two measurements the less noisy one stays.
-
-        Returns:
-            What is noisy still.
-        """
+        """Measure noisy subjects once more, while there is time; the less noisy measurement stays. Return the noisy still."""
         still: list[AnySubject] = []
         for batch in self._batches(noisy):
             if time.monotonic() > until or self.late:

@@ -24,14 +24,8 @@ _UNREAD_US = 0.5
 def labels_us(config: NodeConfig, measurement: Measurement, call_us: float, copies: int) -> Mapping[NodeConfig, float]:
     """Return the time of each node that ran in a model of copies, us: of the kernel, and of conversions around it.
 
-    Args:
-        config: the kernel.
-        measurement: of its copies; without nodes of a black box, whose kernel has all the time.
-        call_us: what an inference takes besides.
-        copies: how many there are.
-
-    Returns:
-        By configuration as executed, which is another than asked for where the engine chose another layout, or fuses otherwise.
+    `call_us` is what an inference takes besides. A black box tells no nodes: its kernel has all the time. Keys are
+    configurations as executed, another than asked for where the engine chose another layout, or fuses otherwise.
     """
     within = max(measurement.latency_us - call_us, 0.0)
     if not measurement.nodes:

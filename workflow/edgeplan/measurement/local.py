@@ -67,11 +67,7 @@ class _Loaded:
 
 
 def load_plain(engine: Engine, subject: AnySubject, folder: Path) -> Session:
-    """Load a subject without counters; what is written for it goes into the folder, and away again.
-
-    Raises:
-        ModelError: the engine refuses a node.
-    """
+    """Load a subject without counters; what is written for it goes into the folder, and away again."""
     if isinstance(subject, NodeSubject):
         return engine.load_copies(subject.config, subject.copies)
     path = folder / f"{subject.id}.onnx"
@@ -313,14 +309,7 @@ _MS = 1e3
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A whole model was measured.
-
-    Attributes:
-        measurement: of the model.
-        waited: share of the time that this process's threads were ready and others had their processors.
-        throttled: share of the time that a CPU quota of a control group stopped them.
-        seconds: how long it took.
-    """
+    """A whole model was measured: shares of the time that its threads waited for others, or a CPU quota stopped them."""
 
     measurement: Measurement
     waited: float
@@ -331,13 +320,8 @@ class WholeModel:
 def measure_subject(device: DeviceFile, subject: Subject | FileSubject, rows: Path, seconds: float) -> WholeModel:
     """Measure a file on a device: plain, unprofiled runs in blocks that lie apart in time, each between references.
 
-    It is never ended by noise: what it finds is told with its noise. The cores of this process are put back.
-
-    Args:
-        device: the device.
-        subject: the file.
-        rows: folder of all rows, see `nominal_times`.
-        seconds: about how long to take; a model that is run for longer than that takes three blocks of two runs.
+    It is never ended by noise: what it finds is told with its noise. The cores of this process are put back. It takes about so
+    many seconds; a model that is run for longer than that takes three blocks of two runs. `rows`: see `nominal_times`.
     """
     began, before = time.monotonic(), os.sched_getaffinity(0)
     with machine_lock(), ScratchFolder("measure") as folder:

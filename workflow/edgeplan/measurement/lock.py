@@ -42,10 +42,7 @@ def lock_path() -> Path:
 def machine_lock(timeout_seconds: float = WAIT_SECONDS, *, name: str = "", quiet: bool = False) -> Iterator[None]:
     """Hold the machine; the system frees it when the process ends, however it ends.
 
-    Args:
-        timeout_seconds: how long to wait for another process that holds it.
-        name: for whom this process measures, told to those who wait; "" for itself.
-        quiet: whether to wait without a word.
+    `name`: for whom this process measures, told to those who wait; "" for itself. `quiet`: wait without a word.
     """
     global _held  # noqa: PLW0603  a process holds the machine once, whoever in it asks
     if _held:

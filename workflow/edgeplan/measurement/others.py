@@ -65,13 +65,7 @@ def stolen_ms() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Preemption holds the processor time lost to others.
-
-    Attributes:
-        switches: involuntary context switches of this process.
-        waited_ms: waiting for a processor, summed over its threads.
-        stolen_ms: time stolen by the host, summed over all processors.
-    """
+    """Processor time lost to others: involuntary switches and waiting of this process, and what the host stole of all."""
 
     switches: int = 0
     waited_ms: float = 0.0
@@ -89,7 +83,9 @@ class Preemption:
 
 
 def timed_runs(run: Callable[[], None], *, least: int, most: int, block_ms: float, threads: int) -> list[int]:
-    """Time runs that nobody interrupted; return their durations in nanoseconds.
+    """Time runs that nobody interrupted; return their durations in nanoseconds, at least one.
+
+    Where too few runs stayed undisturbed, the others' processor time (one thread) or duration (several) counts.
 
     Args:
         run: one inference.
@@ -97,10 +93,6 @@ def timed_runs(run: Callable[[], None], *, least: int, most: int, block_ms: floa
         most: and no more than these.
         block_ms: they go on for about this long, within those limits.
         threads: of the run. Processor time can stand for the duration of a run on one thread only.
-
-    Returns:
-        At least one duration. Where too few runs stayed undisturbed, the others' processor time (one
-        thread) or duration (several).
     """
     clock, processor = time.perf_counter_ns, time.process_time_ns
     whole: list[int] = []
@@ -138,11 +130,7 @@ _PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat, after the name: parent,
 
 
 class Others:
-    """Watches what others do on some processors, from now on.
-
-    Args:
-        processors: those of what is measured; all that this process may use without.
-    """
+    """Watches what others do on some processors, from now on; without any on all that this process may use."""
 
     def __init__(self, processors: Sequence[int] = ()) -> None:
         self._processors = tuple(processors) or tuple(os.sched_getaffinity(0))
@@ -189,12 +177,7 @@ def _own_ticks() -> int:
 
 
 def worth_again(share: float, processors: Sequence[int] = ()) -> bool:
-    """Tell whether a measurement beside others is worth repeating, since they have left.
-
-    Args:
-        share: what they had then (`Others.share`).
-        processors: see `Others`.
-    """
+    """Tell whether a measurement beside others, whose share was this (`Others.share`), is worth repeating: they left."""
     if share <= DISTURBED:
         return False
     watch = Others(processors)
@@ -226,10 +209,6 @@ def watched(rows: Path, processors: Sequence[int]) -> Iterator[None]:
     """Note beside rows how much of the processors' time others had while this process measured them, holding the machine.
 
     What earlier runs noted is kept and added to. Where the kernel tells nothing, nothing is noted.
-
-    Args:
-        rows: folder of the rows.
-        processors: those that the measuring runs on.
     """
     account = _Account(processors)
     if is_held():

@@ -199,13 +199,7 @@ NodeMembers = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """Holds the facts about a machine that decide its rows.
-
-    Attributes:
-        engine_version: version of the device's engine.
-        fingerprint: fingerprint of the machine.
-        environment: state of the machine worth keeping beside rows.
-    """
+    """Facts about a machine: its engine's version and its fingerprint, which decide rows, and its state, kept beside them."""
 
     engine_version: str
     fingerprint: str
@@ -214,11 +208,11 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Holds subjects that are loaded and timed together, in interleaved blocks.
+    """Subjects that are loaded and timed together, in interleaved blocks.
 
     Attributes:
-        key: key of the rows that the batch gives: all that decides them but the subjects.
-        subjects: subjects to time.
+        key: of the rows that the batch gives: all that decides them but the subjects.
+        subjects: to time.
         names: the id of each in the store.
         sample: 0 for the first measurement of a subject, k for the k-th repetition.
         settings: how to measure.

@@ -50,13 +50,7 @@ RowStore = KeyedStore[tuple[str, int], Mapping[str, Any]]
 
 
 def row_store(folder: Path, key: str, identity: Mapping[str, Any]) -> RowStore:
-    """Open the store of the measurements of one set-up, in a folder shared by the rows of others.
-
-    Args:
-        folder: `data/rows/<device>/<stage>`.
-        key: digest of everything that decides a row, but the subject.
-        identity: the readable form of the key, kept beside the rows.
-    """
+    """Open the store of the measurements of one set-up, in a folder (`data/rows/<device>/<stage>`) shared with others."""
 
     def read(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
         return {(row["subject"], row["sample"]): row for row in read_rows(path)}
@@ -153,14 +147,7 @@ class _CollectedIdentity(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """This counts what was taken of one stage and key.
-
-    Attributes:
-        stage: folder of the rows.
-        key: key of the rows.
-        fresh: rows that were not here.
-        known: rows that were.
-    """
+    """What was taken of one stage and key: rows that were not here, and rows that were."""
 
     stage: str
     key: str
@@ -171,10 +158,7 @@ class Collected:
 def collect(device: str, source: Path, rows: Path) -> list[Collected]:
     """Take the rows of a device from a folder or an archive; all of them, or, where one does not fit, none.
 
-    Args:
-        device: its name.
-        source: `data/rows/<device>` of the other machine, or a tar archive of it.
-        rows: folder of all rows here.
+    `source`: `data/rows/<device>` of the other machine, or a tar archive of it; `rows`: folder of all rows here.
     """
     with ScratchFolder("collect") as scratch:
         folder = source if source.is_dir() else _unpacked(source, Path(scratch))

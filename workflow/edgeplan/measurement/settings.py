@@ -21,12 +21,9 @@ class ReferenceExponents(BaseModel):
     bandwidth: Annotated[float, Field(ge=0, le=1.5)]
 
     def scaled(self, compute: Ratio, bandwidth: Ratio) -> Ratio:
-        """Return the factor by which times change with the references.
+        """Return the factor by which times change with the references, given a ratio of two times of each.
 
-        Args:
-            compute: ratio of two times of the reference: now over nominal gives how slow the machine is now, nominal over now
-                what brings its times to nominal speed.
-            bandwidth: likewise.
+        Now over nominal gives how slow the machine is now, nominal over now what brings its times to nominal speed.
         """
         return compute**self.compute * bandwidth**self.bandwidth  # type: ignore[operator, no-any-return]
 
@@ -92,11 +89,7 @@ def node_settings(settings: MeasurementSettings) -> MeasurementSettings:
 
 @dataclass(frozen=True, slots=True)
 class TimeBudget:
-    """Says until when more may be measured; what must be measured in any case is, later too.
-
-    Attributes:
-        until: the end by `time.monotonic`; infinity never ends.
-    """
+    """Says until when, by `time.monotonic`, more may be measured; what must be measured in any case is, later too."""
 
     until: float = math.inf
 

@@ -96,12 +96,7 @@ _NAMES = {  # limit, usage, and the page cache in the statistics, by version of 
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Holds how much memory is left, and what limits it.
-
-    Attributes:
-        size: bytes.
-        limited_by: what leaves no more, in words: this machine, or a memory cgroup and its limit.
-    """
+    """Bytes that are left, and what leaves no more, in words: this machine, or a memory cgroup and its limit."""
 
     size: int
     limited_by: str

@@ -7,13 +7,9 @@ from collections.abc import Collection, Sequence
 
 
 def topological(before: Sequence[Collection[int]]) -> list[int]:
-    """Return places so that each comes after those it waits for, otherwise in the order given.
+    """Return places so that each comes after those it waits for (each once), otherwise in the order given.
 
-    Args:
-        before: for each place the places that it waits for, each once.
-
-    Returns:
-        The places; those in a circle, and what waits for them, are left out.
+    Those in a circle, and what waits for them, are left out.
     """
     waits = [len(places) for places in before]
     readers: list[list[int]] = [[] for _ in before]

@@ -86,14 +86,7 @@ def start_gpu(job: GpuStartJob) -> GpuStartResult:
 
 
 def starts_apart(plan: PlanFolder, values: Mapping[str, Any], repeat: int, *, evicted: bool) -> tuple[float, ...]:
-    """Start a plan cold in fresh processes, one after the other; return the time of each start, ms.
-
-    Args:
-        plan: the plan folder.
-        values: inputs.
-        repeat: how often.
-        evicted: whether its files are dropped from the page cache before each.
-    """
+    """Start a plan cold in fresh processes, one after the other, its files evicted or not; return the time of each, ms."""
     with ScratchFolder("gpu-inputs") as folder:
         inputs = Path(folder) / "inputs.npz"
         np.savez(inputs, allow_pickle=False, **dict(values))

@@ -74,8 +74,7 @@ def _look_at(memory: NDArray[np.uint8]) -> None:
 def back_memory(file_bytes: int) -> None:
     """Touch memory and give it back, so that what the run takes next is backed by the host.
 
-    Args:
-        file_bytes: size of the files that the run reads; engines take up to four times as much memory.
+    Engines take up to four times as much memory as the files that the run reads.
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     size = min(max(_TIMES_FILES * file_bytes, _LEAST_BYTES), _MOST_BYTES, int(_MOST_SHARE * free))

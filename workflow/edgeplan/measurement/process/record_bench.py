@@ -78,20 +78,11 @@ class Bench:
         return np.ctypeslib.as_array((ctypes.c_uint8 * size.value).from_address(address))
 
     def renew(self, *, kept: bool = False) -> None:
-        """Make objects of the library, and map the cache, anew from here on.
-
-        Args:
-            kept: whether what was prepared can be executed still; else it is freed.
-        """
+        """Make objects of the library, and map the cache, anew from here on; what was prepared is freed unless it is kept."""
         self._call("renew", (_INT,), kept)
 
     def prepare(self, record: int, place: int = AS_LINKED) -> Prepared:
-        """Prepare a record for its execution, in the calling thread.
-
-        Args:
-            record: its number in the program.
-            place: of its weights, behind the activations.
-        """
+        """Prepare a record for its execution, in the calling thread; its weights go to a place behind the activations."""
         number, spans, count = _WORD(), (Span * _MOST_SPANS)(), ctypes.c_size_t(_MOST_SPANS)
         types = (_WORD, _WORD, _POINTER, _POINTER, _POINTER)
         self._call("prepare", types, record, place, ctypes.byref(number), spans, ctypes.byref(count))
@@ -108,13 +99,7 @@ class Bench:
         return spent.value
 
     def fetch(self, record: int, segment: int, *, mapped: bool) -> int:
-        """Fetch the weights of a record from the cache; nanoseconds.
-
-        Args:
-            record: its number.
-            segment: where they lie in the cache.
-            mapped: they are mapped, rather than copied to their place.
-        """
+        """Fetch the weights of a record from a segment of the cache, mapped or copied to their place; nanoseconds."""
         spent = _WORD()
         self._call("fetch", (_WORD, _INT, _WORD, _POINTER), record, mapped, segment, ctypes.byref(spent))
         return spent.value
@@ -126,13 +111,7 @@ class Bench:
 
 
 def first_execution_ms(program: Path, cache: Path | None, record: int) -> float:
-    """Measure how much longer the first execution of a step takes than the second, in this process.
-
-    Args:
-        program: file of the step's program.
-        cache: file of its cached weights.
-        record: number of the step's record.
-    """
+    """Measure how much longer the first execution of a program's record takes than the second, in this process."""
     dnnl = Dnnl()
     dnnl.warm_up(1)
     with Bench(program.read_bytes(), dnnl.info.path, cache) as bench:

@@ -166,12 +166,7 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class ObservedStart:
-    """Holds a cold start and what was seen around it.
-
-    Attributes:
-        result: result of the worker.
-        references: least times of two looks, before and after.
-    """
+    """A cold start, and the least times of the references of two looks, before and after."""
 
     result: RunResult
     references: ReferenceTimes
