@@ -16,7 +16,6 @@ from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime as ort
 import pytest
 from hypothesis import settings
@@ -47,7 +46,7 @@ settings.register_profile("few", derandomize=True, max_examples=FEW)
 settings.register_profile("many", derandomize=True)
 settings.load_profile(PROFILE)
 Array = npt.NDArray[np.float32]
-#: Checks a graph: (graph, model file or None, how many of the candidates); returns how many programs it ran.
+#: Checks a graph under so many of the candidates; returns how many programs it ran.
 Check = Callable[..., int]
 
 
@@ -179,13 +178,9 @@ def agrees(dnnl: Dnnl, tmp_path: Path, request: pytest.FixtureRequest) -> Check:
     By day each test takes one home layout, which depends on its name.
     """
 
-    def check(graph: Graph, model: onnx.ModelProto | None = None, most: int | None = None) -> int:
+    def check(graph: Graph, most: int | None = None) -> int:
         dnnl.set_threads(1)
-        path = tmp_path / "model.onnx"
-        if model is None:
-            save_onnx(graph, path)
-        else:
-            onnx.save(model, path)
+        path = save_onnx(graph, tmp_path / "model.onnx")
         wanted = reference(path, graph)
         lowered = lower(graph)
         weights = locate_weights(path, lowered)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from streamed_models import streamed
-from streamed_plans import write_streamed_plan
+from streamed_models import streamed, write_streamed_plan
 
 import edgeplan
 from edgeplan import native

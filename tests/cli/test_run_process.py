@@ -16,8 +16,7 @@ import onnx
 import pytest
 from loaded_libraries import COMMAND, HEAVY, OPENED, loaded_by
 from onnx import TensorProto, helper, numpy_helper
-from streamed_models import streamed
-from streamed_plans import least, middle, write_streamed_plan
+from streamed_models import least, middle, streamed, write_streamed_plan
 
 from edgeplan import plan_memory
 from edgeplan.chapters.memory.budget import budget_sizes

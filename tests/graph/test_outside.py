@@ -13,7 +13,7 @@ import onnx
 import pytest
 from model_file_runs import IMAGE, made, node, onnxruntime_outputs, values, write
 from onnx import TensorProto, helper, numpy_helper
-from plan_starts import start_right
+from plan_folders import start_right
 
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.base import random_inputs

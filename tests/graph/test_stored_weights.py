@@ -16,7 +16,7 @@ from byte_models import made as made_layer
 from model_file_runs import made, node, own_outputs, write
 from onnx import TensorProto, numpy_helper
 from partition_models import split_all
-from plan_starts import start_right
+from plan_folders import start_right
 from quantised_models import quantised
 from tiny_profiled import own_state  # noqa: F401  a fixture
 

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from plan_starts import start_right
+from plan_folders import start_right
 
 from depth import some
 from edgeplan.chapters.cold_start.api import read_model

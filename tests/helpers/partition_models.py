@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from edgeplan.chapters.cold_start.api import read_model
@@ -107,3 +108,30 @@ def split_all(lowered: Lowered, home: str, block: int, dimension: Dimension, sha
         return Split(extent(lowered, block, step, dimension).nearest(share), dimension)
 
     return [one(step) for step in lowered.steps]
+
+
+@st.composite
+def meshes(draw: st.DrawFn) -> Graph:
+    """A random net of convolutions, sums, products, concatenations and views, with a linear layer behind or not."""
+    b = GraphBuilder("mesh", (1, draw(st.sampled_from([5, 16])), 6, 6))
+    values = [b.conv(b.input, draw(st.sampled_from([20, 24, 32])), 1)]
+    for _ in range(draw(st.integers(2, 9))):
+        one, other = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+        which = draw(st.sampled_from(["conv", "conv", "relu", "add", "mul", "pool", "concat", "depthwise", "view"]))
+        if which == "conv":
+            values.append(b.relu(b.conv(one, b.channels(values[0]), draw(st.sampled_from([1, 3])), bias=draw(st.booleans()))))
+        elif which == "depthwise":
+            values.append(b.dwconv(one, 3))
+        elif which == "relu":
+            values.append(b.relu(one))
+        elif which == "pool":
+            values.append(b.maxpool(one, 3, 1, 1))
+        elif which == "view":
+            values.append(b.reshape(b.relu(b.reshape(one, (1, b.channels(one), 36))), (1, b.channels(one), 6, 6)))
+        elif which == "concat":
+            values.append(b.conv(b.concat([one, other]), b.channels(values[0]), 1))
+        else:
+            values.append((b.add if which == "add" else b.mul)(one, other))
+    if draw(st.booleans()):
+        values.append(b.relu(b.fc(b.flatten(b.gap(values[-1])), draw(st.sampled_from([24, 40])))))
+    return b.build(*dict.fromkeys(values[-2:]))

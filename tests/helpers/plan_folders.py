@@ -1,14 +1,22 @@
-"""What tests do to plan folders."""
+"""What tests make of plan folders, do to them, and expect of what starts from them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from edgeplan.engines.base import random_inputs
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime import loops
+from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of
 
 
@@ -51,3 +59,38 @@ def records_in(folder: Path) -> tuple[list[RecordHead], list[RecordHead | None]]
     records, starts, later = rows_of(path, Section.RECORDS, Section.RECORD_STARTS, Section.LATER)
     heads = [RecordHead(*records[at : at + loops.HEAD].tolist()) for at in starts]
     return heads[: len(later)], [heads[number] if number >= 0 else None for number in later]
+
+
+def start_right(folder: Path, graph: Graph, wanted: Mapping[str, np.ndarray]) -> bool:
+    """A cold start that must give the right outputs; tells whether its weights were checked."""
+    with open_session(folder) as session:
+        assert_close(session.run(random_inputs(graph)), wanted)
+        return session.fact("checked") == 1
+
+
+def small_net(width: int = 24) -> Graph:
+    """Depthwise and pointwise convolutions with residual sums, ended by a classifier."""
+    b = GraphBuilder("net", (1, 3, 20, 20))
+    x = b.conv_bn(b.input, width, 3, 2)
+    for _ in range(3):
+        y = b.conv_bn(x, width, 3, groups=width, act="relu6")
+        x = b.relu(b.add(b.conv_bn(y, width, 1, act=""), x))
+    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
+
+
+def wait_while(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait as long as a condition holds, but no longer than that."""
+    deadline = time.monotonic() + seconds
+    while condition() and time.monotonic() < deadline:
+        time.sleep(1e-3)
+
+
+def assert_close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+    """Outputs within 1e-4 of the largest magnitude."""
+    for name, value in wanted.items():
+        assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
+
+
+def spans_of(session: NativeSession) -> list[Span]:
+    """The timeline of a cold start, ms of the monotonic clock."""
+    return [Span(core_name(core - 1), step, stage, begin / 1e6, end / 1e6) for core, step, stage, begin, end in session.trace()]

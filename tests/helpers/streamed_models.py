@@ -1,7 +1,8 @@
-"""Small models that are streamed, and sessions of them."""
+"""Small models that are streamed, sessions of them, and plan folders of a made-up profile: nothing hangs on the machine."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +11,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.chapters.memory.folders import PlanWriter, RunCores
+from edgeplan.chapters.memory.folders import PlanWriter, RunCores, made_for, write_memory_plan
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
+from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.planner import plan
+from edgeplan.planning.memory.planner import lowest, plan
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import WEIGHTS_NAME
+from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.packed_programs import TapedProgram
+from edgeplan.runtime.packed_programs import Budgeted, TapedProgram
 from edgeplan.runtime.streaming.build import Built, build
 from edgeplan.runtime.streaming.measured import MeasuredStream
+from edgeplan.runtime.streaming.schedules import BACK_TO_BACK, MemoryPrediction, MemorySchedule, Schedule
 from edgeplan.runtime.streaming.weights_file import halvable, write_weights
 from edgeplan.runtime.streaming.workloads import all_resident, workload_of
 from edgeplan.workloads.exported import Exported
@@ -145,3 +149,47 @@ def outputs_of(found: Mapping[str, bytes], streamed_model: Streamed) -> dict[str
     """Outputs as arrays."""
     borders = streamed_model.built.program.outputs
     return {b.name: np.frombuffer(found[b.name], np.float32).reshape(b.shape) for b in borders}
+
+
+#: Of reading: it takes a good part of what the steps take, so that memory is worth time.
+BYTES_PER_MS = 5e4
+#: Bytes beside the arena.
+OBJECTS = 1 << 20
+
+
+def least(model: Streamed) -> int:
+    """The smallest budget of the plan."""
+    return _bound(model) + 8192
+
+
+def middle(model: Streamed) -> int:
+    """The largest budget that a schedule is stored for: some weights stay."""
+    return _bound(model) + int(model.workload.weight_bytes.sum()) // 3
+
+
+def more(model: Streamed) -> int:
+    """A budget between the largest stored one and all weights in memory."""
+    return _bound(model) + int(model.workload.weight_bytes.sum()) * 2 // 3
+
+
+def _bound(model: Streamed) -> int:
+    return bounds.least_bytes(model.workload) + OBJECTS
+
+
+def write_streamed_plan(dnnl: Dnnl, model: Streamed, folder: Path, others: float = 0.0) -> PlanFolder:
+    """Write a plan with schedules for the smallest and for the middle budget, and read it."""
+    program, rows = model.built.program, []
+    folder.mkdir()
+    for budget in (least(model), middle(model)):
+        made = model.document(budget - OBJECTS, Mode.back_to_back, BYTES_PER_MS)
+        rows.append(Budgeted(budget, made.predicted_ms, made.lower_bound_ms, Schedule.of(made.model_dump())))
+    shutil.copyfile(model.weights, folder / WEIGHTS_NAME)
+    profile = StreamProfile(
+        compute_ms=(0.1,) * len(program.step_names), bytes_per_ms=BYTES_PER_MS, lanes=2, objects_bytes=OBJECTS, idle_bytes=0,
+        run_ms=(), lowest=tuple(lowest(model.workload).tolist()), others=others,
+    )  # fmt: skip
+    schedule = MemorySchedule(BACK_TO_BACK, rows[0].budget_bytes, 8192, (), (), (), rows[0].placed)
+    prediction = MemoryPrediction(rows[0].predicted_ms, rows[0].lower_bound_ms, 0, profile.model_dump())
+    made_here, taped = made_for(model.model, dnnl, 1), TapedProgram(program)
+    write_memory_plan(folder, taped, made_here, schedule, prediction, [rows[0], *rows], profile)
+    return read_folder(folder)

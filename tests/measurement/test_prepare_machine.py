@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cold_session_support import wait_while
+from plan_folders import wait_while
 
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process import prepare_machine as settling

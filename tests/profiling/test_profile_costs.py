@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import threading
 from collections.abc import Callable
@@ -154,25 +153,20 @@ def test_what_one_preparation_failed_at_is_told_rather_than_that_the_other_misse
 def test_nothing_is_offered_from_the_library_s_cache(dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another model of the process may have filled it, and what it offers for that one is not there in a fresh process."""
 
-    def capacity() -> int:
-        found = ctypes.c_int()
-        dnnl.check(dnnl.function("dnnl_get_primitive_cache_capacity")(ctypes.byref(found)), "capacity of the cache")
-        return found.value
-
     seen: list[int] = []
     plain = subjects.candidates
 
     def watched(*arguments: Any) -> Any:
-        seen.append(capacity())
+        seen.append(dnnl.primitive_cache)
         return plain(*arguments)
 
     monkeypatch.setattr(subjects, "candidates", watched)
     # whatever was run in this process before
-    dnnl.check(dnnl.function("dnnl_set_primitive_cache_capacity")(64), "capacity of the cache")
-    before, lowered = capacity(), lower(tiny())
+    dnnl.set_primitive_cache(64)
+    before, lowered = dnnl.primitive_cache, lower(tiny())
     subject(dnnl, lowered, "nhwc", locate_weights(save_onnx(tiny(), tmp_path / "tiny.onnx"), lowered), 1)
     assert set(seen) == {0}
-    assert capacity() == before == 64, "for whoever runs models in this process"
+    assert dnnl.primitive_cache == before == 64, "for whoever runs models in this process"
 
 
 def test_first_executions_are_charged_to_their_kernels() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cold_session_support import small_net
 from made_programs import compiler
+from plan_folders import small_net
 
 from edgeplan import native
 from edgeplan.graph.onnx.write import save_onnx

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cold_session_support import wait_while
+from plan_folders import wait_while
 
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.measurement.process import page_cache

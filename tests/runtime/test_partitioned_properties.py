@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from partition_models import meshes
 
 from depth import examples
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
-from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Lowered
@@ -30,33 +30,6 @@ from edgeplan.runtime.ranges import channels_of, why_not_split
 from edgeplan.testing.engines import reference_outputs, require_close
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> Graph:
-    """A random net of convolutions, sums, products, concatenations and views, with a linear layer behind or not."""
-    b = GraphBuilder("mesh", (1, draw(st.sampled_from([5, 16])), 6, 6))
-    values = [b.conv(b.input, draw(st.sampled_from([20, 24, 32])), 1)]
-    for _ in range(draw(st.integers(2, 9))):
-        one, other = draw(st.sampled_from(values)), draw(st.sampled_from(values))
-        which = draw(st.sampled_from(["conv", "conv", "relu", "add", "mul", "pool", "concat", "depthwise", "view"]))
-        if which == "conv":
-            values.append(b.relu(b.conv(one, b.channels(values[0]), draw(st.sampled_from([1, 3])), bias=draw(st.booleans()))))
-        elif which == "depthwise":
-            values.append(b.dwconv(one, 3))
-        elif which == "relu":
-            values.append(b.relu(one))
-        elif which == "pool":
-            values.append(b.maxpool(one, 3, 1, 1))
-        elif which == "view":
-            values.append(b.reshape(b.relu(b.reshape(one, (1, b.channels(one), 36))), (1, b.channels(one), 6, 6)))
-        elif which == "concat":
-            values.append(b.conv(b.concat([one, other]), b.channels(values[0]), 1))
-        else:
-            values.append((b.add if which == "add" else b.mul)(one, other))
-    if draw(st.booleans()):
-        values.append(b.relu(b.fc(b.flatten(b.gap(values[-1])), draw(st.sampled_from([24, 40])))))
-    return b.build(*dict.fromkeys(values[-2:]))
 
 
 @st.composite
@@ -86,7 +59,7 @@ def _earlier(found: Partitioned) -> list[set[int]]:
 
 
 @settings(_quick, max_examples=examples(120))
-@given(data=st.data(), graph=graphs(), block=st.sampled_from([8, 16]))
+@given(data=st.data(), graph=meshes(), block=st.sampled_from([8, 16]))
 def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: Graph, block: int) -> None:
     lowered, found = data.draw(partitions(graph, block))
     earlier, steps = _earlier(found), found.ranged.lowered.steps
@@ -118,7 +91,7 @@ def test_what_shares_memory_is_never_in_use_at_once(data: st.DataObject, graph: 
 
 
 @settings(_quick, max_examples=examples(100))
-@given(data=st.data(), graph=graphs())
+@given(data=st.data(), graph=meshes())
 def test_steps_wait_for_what_they_touch(data: st.DataObject, graph: Graph) -> None:
     """A step starts when all of the step before has ended, so what it reads is written, and what it writes over is read."""
     _, found = data.draw(partitions(graph, 8))
@@ -128,7 +101,7 @@ def test_steps_wait_for_what_they_touch(data: st.DataObject, graph: Graph) -> No
 
 
 @settings(_quick, max_examples=examples(60))
-@given(data=st.data(), graph=graphs())
+@given(data=st.data(), graph=meshes())
 def test_one_after_the_other_takes_the_memory_of_the_whole(data: st.DataObject, graph: Graph) -> None:
     lowered, found = data.draw(partitions(graph, 8))
     offsets, size = plan_buffers(lowered, activation_layouts(lowered, BLOCKED), 8)
@@ -146,7 +119,7 @@ def pair() -> Iterator[tuple[OnednnProcessor, QueueProcessor]]:
 
 
 @settings(_quick, max_examples=examples(30))
-@given(data=st.data(), graph=graphs(), synchronisation=st.sampled_from(Synchronisation))
+@given(data=st.data(), graph=meshes(), synchronisation=st.sampled_from(Synchronisation))
 def test_random_partitions_compute_what_the_graph_does(
     pair: tuple[OnednnProcessor, QueueProcessor],
     data: st.DataObject,

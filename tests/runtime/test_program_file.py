@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgeplan.errors import FormatError
-from edgeplan.runtime import program_file
+from edgeplan.runtime import loops, program_file
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.loops import Loop, array, function_address
 from edgeplan.runtime.program_file import (
     FACTS,
     HEADER,
@@ -36,7 +40,12 @@ from edgeplan.runtime.program_file import (
 
 LANE = "fast"  # see tests/conftest.py
 
-_HEADER = re.sub(r"//.*", "", (Path(__file__).parents[2] / "native/src/program/format.h").read_text())
+
+def _header(path: str) -> str:
+    return re.sub(r"//.*", "", (Path(__file__).parents[2] / "native/src" / path).read_text())
+
+
+_HEADER, _LOOPS = _header("program/format.h"), _header("loops/loops.h")
 _KINDS = {
     "Word": "q", "double": "d", "std::uint64_t": "Q", "std::uint32_t": "I", "std::int32_t": "i", "float": "f", "int8": "b",
     "uint64": "Q", "int32": "i", "bytes": "B",
@@ -192,3 +201,101 @@ def test_heads_are_read_with_little(program: Path) -> None:
 def test_the_checksum_is_of_all_behind_the_head(program: Path) -> None:
     content = program.read_bytes()
     assert HEADER.values(content)["checksum"] == checksum(content[HEADER.struct.size :])
+
+
+# The checksum tells apart what differs in any way that storage brings about
+
+_BITS = 2**64 - 1
+_WORDS = st.lists(st.integers(0, _BITS), min_size=1, max_size=40)
+
+
+def _of(words: list[int]) -> int:
+    return checksum(np.array(words, np.uint64).view(np.uint8))
+
+
+def _mixed(state: int, word: int) -> int:
+    product = (state ^ word) * 0x9E3779B97F4A7C15 & _BITS
+    return (product << 29 | product >> 35) & _BITS
+
+
+@given(_WORDS, st.binary(max_size=7))
+def test_a_checksum_is_what_plan_folders_hold(words: list[int], rest: bytes) -> None:
+    states, whole = [1, 2, 3, 4], len(words) // 4 * 4
+    for k, word in enumerate(words):
+        lane = k % 4 if k < whole else 0
+        states[lane] = _mixed(states[lane], word)
+    found = states[0]
+    for word in (*states[1:], int.from_bytes(rest, "little"), 8 * len(words) + len(rest)):
+        found = _mixed(found, word)
+    assert checksum(np.array(words, np.uint64).tobytes() + rest) == found
+
+
+_SIGNS = [1 ^ (i in (0, 4)) << 63 for i in range(16)]  # the highest bit moves nowhere in a multiplication: two might cancel
+
+
+@example([1] * 16, _SIGNS)
+@given(_WORDS, st.data())
+def test_flipped_exchanged_and_missing_words_show(words: list[int], data: st.DataObject | list[int]) -> None:
+    if isinstance(data, list):
+        others = [data]
+    else:
+        a, b = (data.draw(st.integers(0, len(words) - 1)) for _ in range(2))
+        flipped, exchanged = list(words), list(words)
+        flipped[a] ^= data.draw(st.integers(1, _BITS).filter(lambda bits: bits.bit_count() <= 2))
+        exchanged[a], exchanged[b] = exchanged[b], exchanged[a]
+        others = [flipped, exchanged, [*words, 0], [0, *words]]
+    for other in others:
+        assert (_of(other) == _of(words)) == (other == words)
+
+
+# What the package and the native loops agree on
+
+#: Structures whose fields are rows or columns: the prefix that these have in Python, and how many there are.
+_ROWS = {
+    "Places": ("", loops.PLACES),
+    "Own": ("OWN_", loops.OWN_WORDS),
+    "Head": ("HEAD_", loops.HEAD),
+    "Call": ("", loops.CALL_WORDS),
+    "Item": ("", loops.ITEM_WORDS),
+}
+
+
+def test_kinds_codes_and_sizes_are_the_same() -> None:
+    found = dict[str, int]()
+    for listed in re.findall(r"enum \w+ : [\w:]+ {(.*?)}", _LOOPS):
+        value = -1
+        for name, number in re.findall(r"(\w+)(?: = (-?\d+))?", listed):
+            value = int(number) if number else value + 1
+            found[name] = value
+    assert len(found) == 21
+    (listed,) = re.findall(r"constexpr Word (.*?);", _LOOPS)
+    sizes = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", listed)}
+    assert {*sizes} == {"INTEGERS", "FLOATS", "BLOCK", "LANES"}
+    found |= {name: sizes[name] for name in ("INTEGERS", "FLOATS")}  # Python neither widens halves nor makes checksums
+    assert found == {name: getattr(loops, name) for name in found}
+
+
+@pytest.mark.parametrize("structure", _ROWS)
+def test_rows_and_columns_are_the_same(structure: str) -> None:
+    (body,) = re.findall(rf"struct {structure} {{(.*?)}};", _LOOPS, re.DOTALL)
+    declared = (line for line in body.split(";") if "(" not in line)
+    names = [name for line in declared for name in re.findall(r"(\w+)(?=,|$)", line.strip())]
+    prefix, count = _ROWS[structure]
+    assert [getattr(loops, f"{prefix}{name}".upper()) for name in names] == list(range(count))
+
+
+def test_a_team_stays_awake_until_its_next_step_and_not_beyond() -> None:
+    """While the other lane takes its time the host's threads are called again and again; at the end they may sleep."""
+    library, called = ctypes.CDLL(None), list[int]()
+    together = ctypes.CFUNCTYPE(ctypes.c_long, *(ctypes.c_long,) * 4)(lambda *_: called.append(other[0]) or 0)
+    counters, items = array(2), array(loops.ITEM_WORDS)
+    own, other = counters, (ctypes.c_long * 1).from_buffer(counters, loops.WORD)
+    step = (ctypes.c_long * loops.CALL_WORDS)(function_address(library.labs), 0, 0, ctypes.addressof(counters))
+    items[loops.FIRST], items[loops.END] = ctypes.addressof(step), ctypes.addressof(step) + ctypes.sizeof(step)
+    loop = Loop(Dnnl().info.path, 0, items)
+    loop.share(ctypes.addressof(own), ctypes.addressof(other), [1], function_address(together))
+    for seconds, value in ((0.005, 1), (0.01, 2)):
+        threading.Timer(seconds, other.__setitem__, (0, value)).start()
+    assert loop.run(0, 1, 2, 5 * 10**9) == loops.DONE
+    assert len(called) > 1
+    assert called.count(1) <= 1, "the last wait is no step's"

@@ -17,7 +17,7 @@ from depth import MANY
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator
@@ -67,6 +67,27 @@ def test_lacking_operators_are_named_together() -> None:
     graph = replace(graph, operators=(*graph.operators, *strange), tensors=MappingProxyType(tensors))
     with pytest.raises(ModelError, match=r"s0 \(Strange0\).*s1 \(Strange1\)"):
         lower(graph)
+
+
+def _one(op_type: str, shapes: list[tuple[int, ...]], output: tuple[int, ...], **attributes: Attribute) -> Graph:
+    names = [f"x{i}" for i in range(len(shapes))]
+    tensors = {n: Tensor(n, s) for n, s in zip(names, shapes, strict=True)} | {"y": Tensor("y", output)}
+    op = Operator("op", op_type, tuple(names), ("y",), (), MappingProxyType(attributes))
+    return Graph("one", (op,), tuple(names), ("y",), MappingProxyType(tensors))
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (_one("LSTM", [(5, 1, 7), (1, 1, 8)], (5, 1, 1, 8), hidden_size=8), "initial states"),
+        (_one("Conv", [(1, 3, 4), (2, 3, 1)], (1, 2, 4)), "weights computed"),
+        (_one("LRN", [(1, 3, 4)], (1, 3, 4), size=3), "4-D"),
+    ],
+)
+def test_settings_that_are_lacking_are_named_before_any_work(graph: Graph, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        lower(graph)
+    assert "op" in caught.value.what
 
 
 @pytest.mark.parametrize("how", ["raw", "floats", "external"])

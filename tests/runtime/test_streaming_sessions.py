@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -183,18 +179,6 @@ def test_loads_wait_for_their_step_and_steps_for_their_load(
         assert [end >= begin for begin, end in session.ran_ns()] == [True] * steps
 
 
-def test_budgets_change_between_inferences(dnnl: Dnnl, folder: Path) -> None:
-    found = streamed(dnnl, "plain", folder, 8192)
-    lowest = bounds.least_bytes(found.workload)
-    schedules = [found.planned(int(lowest * share) + 8192, Mode.back_to_back) for share in (3.0, 1.05, 2.0, 1.3)]
-    with found.session(dnnl, schedules[0], readers=(1 << 20,)) as session:  # processors that nobody may use: all are used
-        expected = ran(session, found.inputs)
-        for schedule in [*schedules[1:], *reversed(schedules)]:
-            session.apply(schedule)
-            session.fill()
-            assert ran(session, found.inputs, 2) == expected * 2
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_neither_loading_ahead_nor_static_memory_changes_outputs(dnnl: Dnnl, folder: Path, name: str) -> None:
     found = streamed(dnnl, name, folder, 8192)
@@ -234,25 +218,3 @@ def test_weights_that_are_stored_once_more_are_not_read_again(dnnl: Dnnl, folder
         for schedule in (tight, everything):
             session.apply(schedule)
             assert ran(session, found.inputs) == expected
-
-
-def test_weights_that_are_cut_changed_or_gone_are_refused(dnnl: Dnnl, folder: Path, tmp_path: Path) -> None:
-    found = streamed(dnnl, "plain", folder, 8192)
-    copy = replace(found, folder=Path(shutil.copytree(found.folder, tmp_path / "copy")))
-    whole = copy.weights.read_bytes()
-    schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.isolated)
-    with copy.session(dnnl, schedule) as session:
-        ran(session, found.inputs)
-        time.sleep(0.02)
-        copy.weights.write_bytes(whole)
-        with pytest.raises(ModelError, match="changed while"):
-            ran(session, found.inputs)
-    with copy.session(dnnl, schedule) as session:
-        os.truncate(copy.weights, 4096)
-        with pytest.raises(ModelError, match=r"end before byte|changed while"):
-            ran(session, found.inputs)
-    with pytest.raises(ModelError, match=f"4096 bytes, not {len(whole)}"):
-        copy.session(dnnl, schedule)
-    copy.weights.unlink()
-    with pytest.raises(ModelError, match="No such file"):
-        copy.session(dnnl, schedule)

@@ -46,10 +46,8 @@ class Region:
 class Banded:
     """Steps, some regions of which run in bands.
 
-    Attributes:
-        lowered: the steps in order.
-        origin: for each step, the number of the step that it is, or is a band of; copies of rows have that of their reader.
-        region: for each step, the number of the region that it is in; -1: none.
+    `origin` is of each step the number of the step that it is, or is a band of (copies of rows have that of their reader),
+    `region` the number of the region that it is in; -1: none.
     """
 
     lowered: Lowered
@@ -58,12 +56,7 @@ class Banded:
 
 
 def banded(lowered: Lowered, regions: Sequence[Region]) -> Banded:
-    """Divide regions of steps into bands of rows.
-
-    Args:
-        lowered: the steps.
-        regions: that are `possible`, apart from each other, in order.
-    """
+    """Divide regions of steps into bands of rows; they are `possible`, apart from each other, in order."""
     steps: list[Step] = []
     origin: list[int] = []
     where: list[int] = []
@@ -240,13 +233,7 @@ class _Band:
 
 
 def window_settings(step: Step, window: Range, height: int) -> Mapping[str, Setting]:
-    """Settings of a step over rows alone: the padding that its window still meets.
-
-    Args:
-        step: whose settings they are.
-        window: rows of its input that it needs, padding among them.
-        height: of the whole input.
-    """
+    """Settings of a step over rows of an input so high, padding among them: the padding that its window still meets."""
     if step.kind not in _WINDOWED:
         return step.settings
     before, after = max(0, -window[0]), max(0, window[1] - height)
@@ -280,16 +267,9 @@ def live_bytes(lowered: Lowered, layouts: Mapping[str, str], block: int) -> list
 def regions_by_peak(
     lowered: Lowered, layouts: Mapping[str, str], home: str, block: int, most: int = 8
 ) -> list[tuple[Region, ...]]:
-    """Sets of regions, each with a lower peak of activations than the one before; the first is empty.
+    """Sets of at most so many regions, each with a lower peak of activations than the one before; the first is empty.
 
     Each time the step of the peak gets the region that cuts it most, with the weights that the region keeps counted.
-
-    Args:
-        lowered: the steps.
-        layouts: layout of every activation.
-        home: layout of the activations inside the model.
-        block: channels of a block.
-        most: regions.
     """
     found: list[tuple[Region, ...]] = [()]
     for _ in range(most):

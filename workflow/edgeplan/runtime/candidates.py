@@ -13,10 +13,9 @@ from edgeplan.graph.shapes import FLOAT32, Shape
 from edgeplan.graph.steps import COMPILED, INT8_KINDS, SIDE_BY_SIDE, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
-from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import ZERO_POINTS, Dnnl, Handle, Mask, Unsupported, dims
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC, tag
-from edgeplan.runtime.primitives import AS_CONVOLUTION
+from edgeplan.runtime.primitives import AS_CONVOLUTION, Variant
 
 _LOG = logging.getLogger(__name__)
 _FEW_CHANNELS = 4  # images: some convolutions read them row-major and write blocks
@@ -143,22 +142,13 @@ _EIGHTS = (8, 8, 1, 1)
 
 
 def is_exact(kernel: str, weights: Shape) -> bool:
-    """Tell whether a kernel is exact.
-
-    Args:
-        kernel: the library's name.
-        weights: shape of what it multiplies by.
-    """
+    """Tell whether a kernel, by the library's name, is exact for weights of a shape."""
     return kernel in exact_kernels((_EIGHTS,) if weights == _EIGHTS else _FORMS)
 
 
 @cache
 def exact_kernels(forms: tuple[Shape, ...] = _FORMS) -> frozenset[str]:
-    """Return the names of the kernels that are exact in all forms that they are offered for.
-
-    Args:
-        forms: shapes of weights.
-    """
+    """Return the names of the kernels that are exact in all forms, shapes of weights, that they are offered for."""
     dnnl = Dnnl()
     with dnnl.without_primitive_cache():
         tried = {one for form in forms for dtype in _LARGEST for one in _tried(dnnl, form, dtype)}

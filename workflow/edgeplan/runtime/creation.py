@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -13,10 +13,9 @@ from edgeplan.graph.blocks import AT_OPERANDS, span_bytes
 from edgeplan.graph.shapes import BYTES_PER_ELEMENT, FLOAT32, Shape
 from edgeplan.graph.steps import INT8_LINE, Step
 from edgeplan.runtime import constants
-from edgeplan.runtime.descriptors import Described, Variant
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC, same_bytes
-from edgeplan.runtime.primitives import Describer
+from edgeplan.runtime.primitives import Described, Describer, Variant
 
 ALIGNMENT, PAGE_BYTES = 64, 4096
 ROWS_KERNEL = "rows_by_"  # and the type of indices: no kernel, but a read of the file (`runtime.streaming.build`)
@@ -97,11 +96,8 @@ class KernelCall(msgspec.Struct, frozen=True):
 class Created(msgspec.Struct, frozen=True):
     """A step whose primitives exist, bound to no memory yet.
 
-    Attributes:
-        calls: in order; execution is one C call each.
-        slots: the weights, in the order `transform` makes them.
-        weight_bytes: size of the transformed weights, which lie in one buffer.
-        scratch_bytes: scratchpad and converted activations.
+    Execution is one C call for each of `calls`; `slots` are in the order in which `transform` makes the weights, which lie in
+    one buffer. Scratch is scratchpad and converted activations.
     """
 
     calls: tuple[Call | KernelCall, ...]
@@ -111,15 +107,7 @@ class Created(msgspec.Struct, frozen=True):
 
 
 class Creator:
-    """Creates the primitives of one model's steps.
-
-    Args:
-        dnnl: the library.
-        shapes: shape of every tensor.
-        layouts: layout of every activation.
-        offsets: offset of every activation in the arena, in bytes.
-        types: element type of tensors that are not of float32.
-    """
+    """Creates the primitives of one model's steps: offsets lie in the arena, `types` are of tensors that are not of float32."""
 
     def __init__(
         self,
@@ -134,13 +122,7 @@ class Creator:
         self.describer = Describer(dnnl, self.shapes, types)
 
     def create(self, step: Step, implementation: Implementation, *, generate: bool = True) -> Created:
-        """Create the primitives of a step.
-
-        Args:
-            step: the step.
-            implementation: which of its candidates.
-            generate: whether to generate the primitives too; without, only sizes are known.
-        """
+        """Create the primitives of a step under one of its candidates; where they are not generated, only sizes are known."""
         work = _Work(self, generate)
         if step.kind in _MOVES:
             _MOVES[step.kind](work, step, implementation.variant)
@@ -210,6 +192,15 @@ class _Work:
         converted = self.temporary(creator.size(tensor))
         self.move(self.actual(tensor), place, creator.describer.activation(tensor, layout), converted, tensor)
         return converted
+
+    def kernel(self, name: str, block: tuple[int, ...], places: Sequence[Place], outputs: Sequence[str], order: str) -> None:
+        """A call of a compiled kernel, which writes outputs in an order behind its other operands; they are converted then."""
+        creator = self.creator
+        written = [self.arena(one) if creator.same(one, order) else self.temporary(creator.size(one)) for one in outputs]
+        self.calls.append(KernelCall(name, block, (*places, *written)))
+        for one, place in zip(outputs, written, strict=True):
+            if not creator.same(one, order):
+                self.move(creator.describer.activation(one, order), place, self.actual(one), self.arena(one), one)
 
     def order_of(self, step: Step) -> str:
         """Return the layout that a compiled kernel works on: row-major, or that of images of bytes, if any order will do.
@@ -321,14 +312,7 @@ def _compiled(work: _Work, step: Step, _variant: Variant) -> None:
         places.append(work.weight(creator.size(weight)) if weight is not None else work.laid(inputs.pop(0), order))
     for _ in range(block[AT_OPERANDS] - len(places) - len(step.outputs)):  # `axis_matrices.tables` makes them
         places.append(work.weight(span_bytes(block, len(places))))
-    after = []
-    for output in step.outputs:
-        same = creator.same(output, order)
-        places.append(work.arena(output) if same else work.temporary(creator.size(output)))
-        after += [] if same else [(output, places[-1])]
-    work.calls.append(KernelCall(step.text("kernel"), block, tuple(places)))
-    for output, written in after:
-        work.move(creator.describer.activation(output, order), written, work.actual(output), work.arena(output), output)
+    work.kernel(step.text("kernel"), block, places, step.outputs, order)
 
 
 def _line(work: _Work, step: Step, _variant: Variant) -> None:
@@ -360,11 +344,7 @@ def _line(work: _Work, step: Step, _variant: Variant) -> None:
     else:
         block = blocks.paired(out, shapes, constants.NUMBERS)
         places.append(work.weight(_FLOAT_BYTES * constants.NUMBERS))
-    same = creator.same(output, order)
-    places.append(work.arena(output) if same else work.temporary(creator.size(output)))
-    work.calls.append(KernelCall(f"bytes_{form}_uint8", block, tuple(places)))
-    if not same:
-        work.move(creator.describer.activation(output, order), places[-1], work.actual(output), work.arena(output), output)
+    work.kernel(f"bytes_{form}_uint8", block, places, step.outputs, order)
 
 
 def _rows(work: _Work, step: Step, _variant: Variant) -> None:

@@ -87,18 +87,7 @@ STATUS: dict[str, list[Any]] = {
     "dnnl_lstm_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 11, ctypes.c_uint, _P],
     "dnnl_gru_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 7, ctypes.c_uint, _P],
     "dnnl_lbr_gru_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 7, ctypes.c_uint, _P],
-    "dnnl_vanilla_rnn_forward_primitive_desc_create": [
-        _OUT,
-        _P,
-        _INT,
-        _INT,
-        _INT,
-        *[_P] * 7,
-        ctypes.c_uint,
-        _FLOAT,
-        _FLOAT,
-        _P,
-    ],
+    "dnnl_vanilla_rnn_forward_primitive_desc_create": [_OUT, _P, *[_INT] * 3, *[_P] * 7, ctypes.c_uint, _FLOAT, _FLOAT, _P],
 }
 #: Functions that return something else: (result, arguments).
 OTHER: dict[str, tuple[Any, list[Any]]] = {
@@ -144,13 +133,7 @@ SCALES, ZERO_POINTS = "scales", "zero_points"
 
 
 class Mask(NamedTuple):
-    """A mask says along which axes of an argument there are several of what is given with a call.
-
-    Attributes:
-        kind: `SCALES` or `ZERO_POINTS`.
-        argument: its number.
-        axes: a bit for each; 0: one for all.
-    """
+    """A mask says along which axes, a bit each, of an argument there are several `SCALES` or `ZERO_POINTS`; 0: one for all."""
 
     kind: str
     argument: int
@@ -177,9 +160,6 @@ class Dnnl:
     def __init__(self) -> None:
         self._library, self.info = open_library()
         declare(self._library)
-        # the same library, called without letting other threads run meanwhile: for calls that take less than a switch would
-        self._brief = ctypes.PyDLL(self.info.path)
-        declare(self._brief)
         self._set_threads = self._thread_setter()
         self.engine = self.make("engine", "dnnl_engine_create", constants.CPU, 0)
 
@@ -213,10 +193,7 @@ class Dnnl:
         """Each of the threads that compute for the calling one stays on a core of its own from now on, this one on the first.
 
         The system else leaves two of them on one core for long: a model then takes twice the time. Nothing happens where the
-        library does not thread by libgomp.
-
-        Args:
-            cores: as many as threads compute.
+        library does not thread by libgomp. There are as many cores as threads compute.
         """
         try:
             together, number = self._library.GOMP_parallel, self._library.omp_get_thread_num
@@ -260,11 +237,6 @@ class Dnnl:
             yield
         finally:
             self.set_primitive_cache(capacity)
-
-    def function(self, name: str, *, brief: bool = False) -> Callable[..., int]:
-        """A function of the C API with its types declared; `brief` ones keep the GIL."""
-        found: Callable[..., int] = getattr(self._brief if brief else self._library, name)
-        return found
 
     def check(self, status: int, what: str) -> None:
         """Turn a status into an exception."""

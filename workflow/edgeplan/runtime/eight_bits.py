@@ -59,10 +59,6 @@ def byte_steps(graph: Graph, shapes: Mapping[str, Shape]) -> tuple[Mapping[str, 
     """Return the steps of a graph that can be computed in eight bits, by their last operator, and all operators that they run.
 
     Operators that make numbers of bytes for others, too, are not among the latter.
-
-    Args:
-        graph: the graph.
-        shapes: of all its tensors.
     """
     taken, steps = set[str](), list[ByteStep]()
     lines = _Lines(graph, shapes, taken)
@@ -95,13 +91,7 @@ class _Term(NamedTuple):
 
 
 class _Lines:
-    """Steps from bytes to bytes by compiled kernels are looked for among the operators that no other step runs.
-
-    Args:
-        graph: the graph.
-        shapes: of its tensors.
-        taken: operators that other steps run, as far as is known.
-    """
+    """Steps from bytes to bytes by compiled kernels are looked for among the operators that no other step has `taken`."""
 
     def __init__(self, graph: Graph, shapes: Mapping[str, Shape], taken: set[str]) -> None:
         self._graph, self._shapes, self._taken = graph, shapes, taken
@@ -362,12 +352,7 @@ _MOVES = frozenset(
 
 
 class Moved(NamedTuple):
-    """A graph whose bytes are moved.
-
-    Attributes:
-        graph: the graph.
-        members: operators that others stand for, by the name of that one: before and behind it.
-    """
+    """A graph whose bytes are moved, and operators that others stand for, by the name of that one: before and behind it."""
 
     graph: Graph
     members: Mapping[str, tuple[str, ...]]

@@ -99,9 +99,7 @@ class Executable:
     def through(self, dnnl: Dnnl, program: Program | None = None) -> Executable:
         """The same files and memory, used through another handle of the library; closed with this one.
 
-        Args:
-            dnnl: the handle: an engine is of one, and what it makes.
-            program: in place of this one; None: this one.
+        An engine is of one handle, and what it makes. A program takes the place of this one.
         """
         found = copy.copy(self)
         found.dnnl, found.program = dnnl, program or self.program
@@ -187,17 +185,9 @@ class Executable:
 
 
 def transformed(dnnl: Dnnl, step: Step, created: Created, raw: Mapping[str, Array], worker: Worker) -> Buffer:
-    """Weights in the layouts that a step's primitives read.
+    """Weights in the layouts that a step's primitives read: `created.weight_bytes` bytes.
 
-    Args:
-        dnnl: the library.
-        step: whose they are.
-        created: the step.
-        raw: role -> values as in the ONNX file; those of `weight` may be overwritten.
-        worker: of the calling thread.
-
-    Returns:
-        `created.weight_bytes` bytes.
+    They are made of values as in the ONNX file, by role; those of `weight` may be overwritten.
     """
     weights = allocate(created.weight_bytes)
     dnnl.set_threads(worker.threads)

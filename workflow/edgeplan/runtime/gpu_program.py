@@ -21,13 +21,9 @@ Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class DeviceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A device spec says on what a plan is executed.
+    """A device spec says on what a plan is executed: the engine that names the processor, and the options of its device file.
 
-    Attributes:
-        engine: that the processor is named by.
-        options: of the device file.
-        block: channels of a block of activations.
-        vector: floats of a vector of the kernels; 0: as the options say.
+    Activations have blocks of so many channels, kernels vectors of so many floats; 0: as the options say.
     """
 
     engine: str
@@ -37,11 +33,9 @@ class DeviceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class PlannedLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A planned launch runs one kernel.
+    """A planned launch runs one kernel; see `opencl.launch.Launch`.
 
-    Attributes:
-        source, kernel, defines, global_size, local_size: see `opencl.launch.Launch`.
-        arguments: an integer, the name of a memory (`opencl.launch.Memory`), or a float as `float.hex` writes it.
+    An argument is an integer, the name of a memory (`opencl.launch.Memory`), or a float as `float.hex` writes it.
     """
 
     source: str
@@ -55,11 +49,7 @@ class PlannedLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A weight place says where the values of one role of a step's weights lie in a file of the model.
 
-    Attributes:
-        role: of the weight in its step.
-        file: position in `GpuProgram.files`.
-        offset, size, stride, dtype, rows: see `runtime.weights.WeightLocation`.
-        shape: of the weight.
+    The file is a position in `GpuProgram.files`; the rest is as in `runtime.weights.WeightLocation`.
     """
 
     role: str
@@ -99,14 +89,7 @@ class PackedWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class GpuStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A step of the program runs its launches one after the other; a view has none.
-
-    Attributes:
-        name: of the step.
-        implementation: of its kernel.
-        launches: in order.
-        weights: that they read, if any.
-    """
+    """A step of the program runs its launches one after the other; a view has none."""
 
     name: str
     implementation: str
@@ -115,13 +98,7 @@ class GpuStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class ModelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A model source is a file of the model that weights are read from.
-
-    Attributes:
-        path: where it was when the model was planned.
-        stamp: what the file system said of it then.
-        sha256: its digest.
-    """
+    """A model source is a file of the model that weights are read from: where it was when that was planned, and its stamp."""
 
     path: str
     stamp: tuple[int, ...]
@@ -131,14 +108,8 @@ class ModelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 class GpuProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A program says what a GPU executes, in order.
 
-    Attributes:
-        model: its name.
-        device: that it is for.
-        steps: in order of execution.
-        inputs, outputs: row-major activations at offsets of the arena.
-        arena_bytes: memory of the activations.
-        workspace_bytes: memory between launches of one step.
-        files: of the model.
+    Inputs and outputs are row-major activations at offsets of the arena, the memory of all activations; between the launches of
+    one step the workspace is used.
     """
 
     model: str

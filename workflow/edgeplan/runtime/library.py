@@ -42,8 +42,7 @@ class LibraryInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         path: the shared library loaded.
-        version: `major.minor.patch`.
-        commit: hash of its sources.
+        version, commit: `major.minor.patch`, and the hash of its sources.
         cpu_runtime: how it threads: `OpenMP`, `TBB`, `sequential` or `threadpool`.
         isa: the instruction set it may use here.
         block: channels of a block in the layout `blocked16`: 16 with AVX-512, else 8.

@@ -79,12 +79,7 @@ class LinkedStep(msgspec.Struct):
 
 
 class Linker:
-    """Links the steps of one program.
-
-    Args:
-        recorder: the library that the program's descriptors are recorded with.
-        program: implementations and buffers.
-        threads: the most that execute.
+    """Links the steps of one program, with the library that records its descriptors, for at most so many threads.
 
     Attributes:
         tape: what the steps' calls need.
@@ -246,9 +241,7 @@ def _loaded(weight: RawWeight) -> _Values:
 def can_be_raw(step: Step, types: Mapping[str, str]) -> bool:
     """Tell whether native code can make the weights of a step from the model's file; those of others lie in the cache.
 
-    Args:
-        step: the step.
-        types: of tensors that are not of float32.
+    `types` are those of tensors that are not of float32.
     """
     return step.kind in _RECIPES and (step.kind == "constant" or not any(name in types for name in step.weights.values()))
 

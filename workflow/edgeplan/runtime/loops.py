@@ -43,11 +43,6 @@ _PLACE = "dnnl_memory_set_data_handle"
 Words: TypeAlias = "ctypes.Array[ctypes.c_int64]"
 
 
-def run_lane() -> Any:
-    """The loop: addresses of places, own memory, items and times; first step, end, what is waited for last, limit in ns."""
-    return native.function("run_lane", _WORD, *(_WORD,) * 8)
-
-
 def array(count: int) -> Words:
     """Allocate words, all of them 0."""
     return (_WORD * count)()
@@ -60,30 +55,22 @@ def function_address(function: Any) -> int:
 
 @cache
 def places_of(path: str) -> Words:
-    """Addresses of the functions that the loop calls.
-
-    Args:
-        path: of oneDNN's library, which is loaded.
-    """
+    """Addresses of the functions that the loop calls, of oneDNN's library at a path, which is loaded."""
     found = array(PLACES)
     found[FN_PLACE] = function_address(getattr(ctypes.CDLL(path), _PLACE))
     return found
 
 
 class Loop:
-    """The loop over the steps of one lane, in the thread that calls it.
+    """The loop over the steps of one lane, in the thread that calls it, whose stream it is given.
 
-    Args:
-        path: of oneDNN's library.
-        stream: of the calling thread.
-        items: the steps, `ITEM_WORDS` for each; they and what they point to live as long as the loop.
-
-    Attributes:
-        times: nanoseconds at which each step began and ended in the last run, two words for each (`time.perf_counter_ns`).
+    Steps have `ITEM_WORDS` words each; they and what they point to live as long as the loop. `times` are nanoseconds at which
+    each step began and ended in the last run, two words for each (`time.perf_counter_ns`).
     """
 
     def __init__(self, path: str, stream: int, items: Words) -> None:
-        self._run, self._places = run_lane(), places_of(path)
+        # addresses of places, own memory, items and times; first step, end, what is waited for last, limit in ns
+        self._run, self._places = native.function("run_lane", _WORD, *(_WORD,) * 8), places_of(path)
         self._own = array(OWN_WORDS)
         self._own[OWN_STREAM] = stream
         self.times, self._items = array(2 * (len(items) // ITEM_WORDS)), items

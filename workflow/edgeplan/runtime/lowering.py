@@ -9,7 +9,7 @@ are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -70,10 +70,7 @@ class Draft:
 def lower(graph: Graph, *, eight_bits: bool = True) -> Lowered:
     """The steps of a graph, in execution order.
 
-    Args:
-        graph: the graph.
-        eight_bits: whether layers between bytes may be computed in eight bits, where the processor sums them up exactly; else
-            they are computed in float32.
+    With `eight_bits`, layers between bytes are computed so where the processor sums them up exactly; else in float32.
     """
     require_float32(graph, f"model {graph.name!r}")
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := lacking(graph, op))]
@@ -320,8 +317,7 @@ def _swishes(graph: Graph) -> Mapping[str, str]:
         if op.op_type == "Mul" and len(op.inputs) == 2:
             for x, gate in (op.inputs, op.inputs[::-1]):
                 made = graph.producer.get(gate)
-                private = len(graph.consumers.get(gate, ())) == 1 and gate not in graph.outputs
-                if made is not None and made.op_type == "Sigmoid" and made.inputs == (x,) and private:
+                if made is not None and made.op_type == "Sigmoid" and made.inputs == (x,) and _private(graph, gate):
                     found[op.name] = made.name
                     break
     return found
@@ -331,11 +327,10 @@ def _shuffle(graph: Graph, op: Operator) -> tuple[int, tuple[Operator, Operator,
     """A channel shuffle that starts at `op`: its groups and its three operators."""
     chain = [op]
     for op_type in ("Transpose", "Reshape"):
-        last = chain[-1]
-        after = graph.consumers.get(last.outputs[0], ())
-        if len(after) != 1 or after[0].op_type != op_type or last.outputs[0] in graph.outputs:
+        last = chain[-1].outputs[0]
+        if not _private(graph, last) or graph.consumers[last][0].op_type != op_type:
             return None
-        chain.append(after[0])
+        chain.append(graph.consumers[last][0])
     first, swap, join = chain
     before, split, joined = graph.shape(first.inputs[0]), graph.shape(first.outputs[0]), graph.shape(join.outputs[0])
     if first.op_type != "Reshape" or len(before) != 4 or joined != before or len(split) != 5:
@@ -352,18 +347,12 @@ def _with_sums(graph: Graph, steps: tuple[Step, ...], shapes: Mapping[str, Shape
     shared = {t for s in steps if s.kind == "reshape" for t in (*s.inputs, *s.outputs)}  # may share a buffer
     border = {*graph.inputs, *graph.outputs, *shared}
 
-    def legal(index: int, step: Step) -> Callable[[PostOp], bool]:
-        def test(post: PostOp) -> bool:
-            other, output = post.tensor, step.outputs[0]
-            mine = other not in border and output not in border and last_read[other] == index
-            return post.algorithm == "add" and mine and step.reads.count(other) == 1 and shapes[other] == shapes[output]
-
-        return test
-
     found = []
     for index, step in enumerate(steps):
-        first = step.post_ops[0] if step.post_ops else None
-        if first is not None and first.kind == "binary" and step.kind == "conv" and legal(index, step)(first):
+        first = step.post_ops[0] if step.post_ops else PostOp("")
+        other, output = first.tensor, step.outputs[0]
+        adds = (first.kind, first.algorithm, step.kind) == ("binary", "add", "conv") and shapes[other] == shapes[output]
+        if adds and not {other, output} & border and last_read[other] == index and step.reads.count(other) == 1:
             step = replace(step, post_ops=(replace(first, kind="sum", algorithm=""), *step.post_ops[1:]))  # noqa: PLW2901
         found.append(step)
     return tuple(found)
@@ -399,12 +388,7 @@ class _View:
 
 
 def views(graph: Graph, kept: Collection[str]) -> Mapping[str, Viewed]:
-    """The products that read or write views, by name.
-
-    Args:
-        graph: the graph.
-        kept: operators that are not to be taken over.
-    """
+    """The products that read or write views, by name; the operators `kept` are not taken over."""
     found: dict[str, Viewed] = {}
     taken = set(kept)
     for op in graph.operators:

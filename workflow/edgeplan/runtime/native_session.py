@@ -79,15 +79,7 @@ class Span(ctypes.Structure):
 
 
 class Tensor:
-    """An input or output, row-major.
-
-    Attributes:
-        name: of the tensor.
-        shape: of it.
-        dtype: name of its element type.
-        below: what integers of an input stay below.
-        size: in bytes.
-    """
+    """An input or output, row-major: `size` is in bytes, integers of an input stay below `below`."""
 
     __slots__ = ("below", "dtype", "name", "shape", "size")
 
@@ -99,13 +91,8 @@ class Tensor:
 class NativeSession(Session):
     """A plan of a cold start or of memory that is open.
 
-    Args:
-        handle: of the library's session, which is closed with this one.
-        folder: of the plan.
-
-    Attributes:
-        outputs: of the model, as `inputs`.
-        handle: for entry points that measure (`native/include/measure.h`); 0 once it is closed.
+    The handle is closed with the session. It is for entry points that measure (`native/include/measure.h`), 0 once it is
+    closed; `outputs` are as `inputs`.
     """
 
     def __init__(self, handle: int, folder: str) -> None:
@@ -140,10 +127,7 @@ class NativeSession(Session):
         Args:
             inputs: buffers of values of the model's types, row-major, by name; those that may not be written to are copied.
             take: called with the name of each output and its bytes, row-major, where they lie: memory is used again afterwards;
-                it may ask nothing of the session.
-
-        Returns:
-            What it made of them, by name.
+                it may ask nothing of the session. What it returns is returned by name.
         """
 
         def work() -> dict[str, Taken]:
@@ -160,13 +144,9 @@ class NativeSession(Session):
         self._call("run", inputs, len(inputs), outputs, len(outputs), types=(_POINTER, _INT, _POINTER, _INT))
 
     def set_budget(self, budget: int) -> float:
-        """Run by the fastest stored schedule that a budget is enough for, from the next inference on.
+        """Run by the fastest stored schedule that a budget, bytes over idle, is enough for, from the next inference on.
 
-        Args:
-            budget: bytes over idle.
-
-        Returns:
-            The milliseconds predicted of an inference.
+        Returns the milliseconds predicted of an inference.
 
         Raises:
             InfeasibleError: it is too small.
@@ -189,9 +169,8 @@ class NativeSession(Session):
     def trace(self) -> list[tuple[int, int, str, int, int]]:
         """Return the timeline of a cold start's first run, of a plan of memory of the last one.
 
-        Returns:
-            Of each span the core (0 executes, others prepare), the step, the stage, and when it began and ended, nanoseconds
-            of the monotonic clock.
+        Of each span the core (0 executes, others prepare), the step, the stage, and when it began and ended, nanoseconds of the
+        monotonic clock.
         """
         count, types = ctypes.c_size_t(), (_POINTER, _POINTER)
 
@@ -265,13 +244,7 @@ def open_session(
 
 
 def checked(name: str, types: tuple[Any, ...], *arguments: Any, handle: int = 0) -> None:
-    """Call a function of the library that returns a status.
-
-    Args:
-        name: without `ep_`.
-        types: of its arguments.
-        arguments: what it is given.
-        handle: of the session; 0: the function is of none.
+    """Call a function of the library, by its name without `ep_`, that returns a status; without a handle, one of no session.
 
     Raises:
         EdgeplanError: what the status stands for.

@@ -44,11 +44,8 @@ _SOURCES = {
 class ModelFile(NamedTuple):
     """A row of `Section.FILES`: a file of the raw model, and what tells whether it is still the same.
 
-    Attributes:
-        path: when the plan was built.
-        size: bytes.
-        stamp: what the file system said of it when its contents were known to be these (`support.files.stamp`).
-        checksum: of its contents, which decide where the stamp is another one.
+    The stamp is what the file system said of it when its contents were known to be these (`support.files.stamp`); where it is
+    another one, the checksum of the contents decides. The path is that of when the plan was built.
     """
 
     path: str
@@ -65,8 +62,7 @@ class ColdProgram:
         facts: of the model, the schedule and sizes, by the names of `program_file.FACTS`.
         lanes: steps that are prepared by the core that executes, then by each of the others.
         inputs, outputs: at the border.
-        files: of the model.
-        tape: what the steps' calls need.
+        files, tape: of the model, and what the steps' calls need.
         steps: in order of execution.
         later: for each step how later runs execute it, on all cores; None where the cold start does the same.
     """
@@ -84,15 +80,10 @@ class ColdProgram:
 def cold_program(
     program: ColdProgram, info: LibraryInfo, *, continuous: bool = False, extra: Sequence[LinkedStep] = ()
 ) -> bytes:
-    """The program of a cold start as bytes.
+    """The program of a cold start as bytes, with places and checksums of its weights.
 
-    Records are numbered: the steps', those of later runs in the order of the steps that have one, then `extra`.
-
-    Args:
-        program: with places and checksums of its weights.
-        info: the library that it was linked with.
-        continuous: whether kernels of later runs are prepared between runs.
-        extra: more steps, made by the same tape, for measuring.
+    Records are numbered: the steps', those of later runs in the order of the steps that have one, then `extra`, more steps made
+    by the same tape, for measuring. `continuous`: kernels of later runs are prepared between runs.
 
     Raises:
         KeyError: weights of a step are to be raw that cannot be (`linking.can_be_raw`).
@@ -158,9 +149,6 @@ class Measured(NamedTuple):
 
 class TapedProgram:
     """A streamed program whose kernels are written down, to be packed with its schedules.
-
-    Args:
-        program: the program.
 
     Raises:
         DeviceError: a kernel is not offered by this library.

@@ -1,25 +1,152 @@
-"""The primitive descriptor of each kind of step, and the weights it reads."""
+"""Primitive descriptors of steps: how they are asked for, the activations that they take, and the weights that they read."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
+
+import msgspec
 
 from edgeplan.graph.shapes import FLOAT32, Shape
-from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_POOL, Step
+from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_KINDS, INT8_POOL, SIDES, Step
 from edgeplan.runtime import constants
-from edgeplan.runtime.descriptors import Described, Descriptors, Operand, Slot, Variant
-from edgeplan.runtime.dnnl import Handle, Unsupported, dims
-from edgeplan.runtime.layouts import NHWC
+from edgeplan.runtime.dnnl import SCALES, ZERO_POINTS, Dnnl, Handle, Mask, Unsupported, dims
+from edgeplan.runtime.layouts import NHWC, tag
+
+_SIDE_ARGUMENTS: Mapping[str, int] = MappingProxyType({"source": constants.ARG_SRC, "written": constants.ARG_DST})
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """A variant says how a primitive is asked for.
+
+    Attributes:
+        source, output: layouts of the 4-D activations read and written.
+        algorithm: of a convolution: `direct` or `winograd`; of a fully connected step also `convolution`.
+        weights: `any` (the implementation chooses) or `plain` (as in the ONNX file).
+    """
+
+    source: str
+    output: str
+    algorithm: str = "direct"
+    weights: str = "any"
+
+
+class Operand(msgspec.Struct, frozen=True):
+    """An activation that a primitive reads or writes: which argument, which tensor, with which descriptor."""
+
+    argument: int
+    tensor: str
+    layout: str
+    descriptor: Handle
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A weight a primitive reads: its argument, and the descriptor of its values in the ONNX file's order."""
+
+    argument: int
+    source: Handle
+    index: int = 0  # among the weights descriptors of the primitive
+    chosen: bool = False  # whether the implementation chooses the layout
+    target: Handle | None = None  # descriptor of its values as the primitive reads them, where that is another and not chosen
+
+
+class Described(msgspec.Struct, frozen=True):
+    """A primitive descriptor with what it reads and writes."""
+
+    descriptor: Handle
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+    slots: tuple[Slot, ...] = ()
+    summed: str = ""  # the activation whose values the output must hold beforehand
+
+    def target(self, dnnl: Dnnl, slot: Slot) -> int:
+        """Descriptor of a weight as the current implementation reads it."""
+        if not slot.chosen:
+            return (slot.target or slot.source).value
+        return dnnl.queried(self.descriptor, constants.QUERY_WEIGHTS_MD, slot.index)
+
+
+class Descriptors:
+    """Descriptors of one model's tensors; `types` are those of tensors that are not of float32."""
+
+    def __init__(self, dnnl: Dnnl, shapes: Mapping[str, Shape], types: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.dnnl = dnnl
+        self.shapes, self.types = shapes, types
+
+    def activation(self, tensor: str, layout: str) -> Handle:
+        """Return the descriptor of an activation."""
+        return self.plain(self.shapes[tensor], layout, self.type_of(tensor))
+
+    def type_of(self, tensor: str) -> str:
+        """Return the element type of a tensor."""
+        return self.types.get(tensor, FLOAT32)
+
+    def plain(self, shape: Shape, layout: str = "nchw", dtype: str = FLOAT32) -> Handle:
+        """Descriptor of a shape, row-major unless it is 4-D and the layout another."""
+        return self.dnnl.descriptor(shape, tag(shape, layout, self.dnnl.info.block), dtype)
+
+    def primitive(self, name: str, *given: Any) -> Handle:
+        """Make the descriptor of a primitive: what `dnnl_<name>_primitive_desc_create` is given behind the engine."""
+        return self.dnnl.make("primitive_desc", f"dnnl_{name}_primitive_desc_create", self.dnnl.engine.value, *given)
+
+    def per_channel(self, step: Step) -> Handle:
+        """Descriptor of one value for each channel, of the rank of the step's input."""
+        shape = self.shapes[step.inputs[0]]
+        return self.plain((1, shape[1], *[1] * (len(shape) - 2)))
+
+    def conv_weights(self, step: Step) -> Shape:
+        """Shape of a convolution's weights as oneDNN takes them: groups first."""
+        out, inner, *kernel = self.shapes[step.weights["weight"]]
+        groups = step.integer("groups")
+        return (out, inner, *kernel) if groups == 1 else (groups, out // groups, inner, *kernel)
+
+    def masks(self, step: Step) -> tuple[Mask, ...]:
+        """Return what is told of the scales and zero points of a step in eight bits; nothing of others."""
+        return tuple(Mask(kind, argument, axes) for kind, argument, axes, _ in self._scaling(step))
+
+    def scaling_slots(self, step: Step) -> tuple[Slot, ...]:
+        """Return the slots of the scales and zero points of a step in eight bits, in the order of `transform.folded`."""
+        flags = {SCALES: constants.ARG_SCALES, ZERO_POINTS: constants.ARG_ZERO_POINTS}
+        types = {SCALES: FLOAT32, ZERO_POINTS: "int32"}
+        return tuple(
+            Slot(flags[kind] | argument, self.plain((count,), dtype=types[kind]))
+            for kind, argument, _, count in self._scaling(step)
+        )
+
+    def _scaling(self, step: Step) -> Iterator[tuple[str, int, int, int]]:
+        """Yield the kind, the argument, the axes of several, and the count of scales and zero points."""
+        if step.kind not in INT8_KINDS:
+            return
+        sides = [_SIDE_ARGUMENTS[side] for side in SIDES if f"{side}_scale" in step.weights]
+        yield from ((SCALES, argument, 0, 1) for argument in sides)
+        count = math.prod(self.shapes[step.weights["weight_scale"]])
+        axes = 1 << 1 if step.kind == INT8_FC else 1 if step.integer("groups") == 1 else 1 | 1 << 1
+        yield SCALES, constants.ARG_WEIGHTS, axes if count > 1 else 0, count
+        yield from ((ZERO_POINTS, argument, 0, 1) for argument in sides)
+
 
 _INFERENCE = constants.FORWARD_INFERENCE
 #: Algorithm of a variant of a fully connected step: a convolution over the whole input. Its kernels are generated in a fraction
 #: of the time that the first matrix product of a process takes.
 AS_CONVOLUTION = "convolution"
 
-Maker = Callable[[Descriptors, Step, Variant, tuple[Operand, ...], Operand, Handle], tuple[Handle, tuple[Slot, ...]]]
+Reads = tuple[Operand, ...]
+#: A primitive descriptor, and the weights that it reads.
+Made = tuple[Handle, tuple[Slot, ...]]
+Maker = Callable[[Descriptors, Step, Variant, Reads, Operand, Handle], Made]
+
+
+def _value(handle: Handle | None) -> int | None:
+    return None if handle is None else handle.value
+
+
+def _weighted(plain: Handle, bias: Handle | None) -> tuple[Slot, ...]:
+    """Weights whose layout the implementation chooses, and a bias if there is one."""
+    weights = Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True)
+    return (weights,) if bias is None else (weights, Slot(constants.ARG_BIAS, bias))
 
 
 def _wanted(d: Descriptors, shape: Shape, plain: Handle, variant: Variant, dtype: str = FLOAT32) -> Handle:
@@ -30,9 +157,7 @@ def _biased(step: Step) -> bool:
     return not step.weights.keys().isdisjoint(("bias", "bn_scale", "summand"))
 
 
-def _conv(
-    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _conv(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     shape, dtype = d.conv_weights(step), d.type_of(step.weights["weight"])
     plain = d.plain(shape, dtype=dtype)
     bias = d.plain((d.shapes[step.weights["weight"]][0],)) if _biased(step) else None
@@ -42,51 +167,23 @@ def _conv(
 
 
 def _slid(
-    d: Descriptors,
-    step: Step,
-    primitive: str,
-    algorithm: int,
-    operands: tuple[Operand, Operand],
-    weights: tuple[Handle, Handle, Handle | None],
-    attributes: Handle,
-) -> tuple[Handle, tuple[Slot, ...]]:
-    """Describe a convolution or deconvolution to the library.
-
-    Args:
-        d: descriptors of the model.
-        step: whose window it is.
-        primitive: oneDNN's name.
-        algorithm: its number.
-        operands: read and written.
-        weights: descriptors of the weights in the file, as they are asked for, and of the bias.
-        attributes: of the primitive.
-    """
+    d: Descriptors, step: Step, primitive: str, algorithm: int, operands: tuple[Operand, Operand],
+    weights: tuple[Handle, Handle, Handle | None], attributes: Handle,
+) -> Made:  # fmt: skip
+    """Describe a convolution or deconvolution; `weights` are in the file, as they are asked for, and the bias."""
     (read, written), (plain, wanted, bias) = operands, weights
-    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
-    if bias is not None:
-        slots += (Slot(constants.ARG_BIAS, bias),)
-    descriptor = d.dnnl.make(
-        "primitive_desc",
-        f"dnnl_{primitive}_forward_primitive_desc_create",
-        d.dnnl.engine.value,
-        _INFERENCE,
-        algorithm,
-        read.descriptor.value,
-        wanted.value,
-        bias.value if bias is not None else None,
-        written.descriptor.value,
-        dims(step.sizes("strides")),
-        dims([x - 1 for x in step.sizes("dilations")]),
-        dims(step.sizes("pads_before")),
-        dims(step.sizes("pads_after")),
-        attributes.value,
-    )
-    return descriptor, slots
+    given = (read.descriptor.value, wanted.value, _value(bias), written.descriptor.value)
+    descriptor = d.primitive(f"{primitive}_forward", _INFERENCE, algorithm, *given, *_window(step), attributes.value)
+    return descriptor, _weighted(plain, bias)
 
 
-def _fc(
-    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _window(step: Step) -> tuple[ctypes.Array[ctypes.c_int64], ...]:
+    """Strides, dilations, and padding before and after."""
+    dilations = [x - 1 for x in step.sizes("dilations")]
+    return tuple(map(dims, (step.sizes("strides"), dilations, step.sizes("pads_before"), step.sizes("pads_after"))))
+
+
+def _fc(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     source = d.shapes[step.inputs[0]]
     columns = d.shapes[step.outputs[0]][-1]
     transposed = step.integer("transposed")
@@ -97,7 +194,7 @@ def _fc(
         rows, maps = source[0], tuple(source[1:])
         read, written = reads[0].descriptor, out.descriptor
     else:
-        rows, maps = _rows(source), source[-1:]
+        rows, maps = math.prod(source[:-1]), source[-1:]
         read, written = d.plain((rows, *maps)), d.plain((rows, columns))
     if v.algorithm == AS_CONVOLUTION:
         if any(post.kind == "binary" for post in step.post_ops):
@@ -113,22 +210,18 @@ def _fc(
     bias = d.plain((columns,)) if "bias" in step.weights else None
     if bias is not None:
         slots += (Slot(constants.ARG_BIAS, bias),)
-    wanted = _wanted(d, shape, plain, v)
-    given = (read.value, wanted.value, bias.value if bias is not None else None, written.value)
-    engine = d.dnnl.engine.value
+    wanted = _wanted(d, shape, plain, v)  # held until the call
+    given = (read.value, wanted.value, _value(bias), written.value)
     if v.algorithm == AS_CONVOLUTION:
-        function = "dnnl_convolution_forward_primitive_desc_create"
         none, ones = dims((0, 0)), dims((1, 1))
-        direct = constants.CONVOLUTION["direct"]
-        arguments = (engine, _INFERENCE, direct, *given, ones, none, none, none, attributes.value)
-        return d.dnnl.make("primitive_desc", function, *arguments), slots
-    function = "dnnl_inner_product_forward_primitive_desc_create"
-    return d.dnnl.make("primitive_desc", function, engine, _INFERENCE, *given, attributes.value), slots
+        arguments = (constants.CONVOLUTION["direct"], *given, ones, none, none, none)
+        made = d.primitive("convolution_forward", _INFERENCE, *arguments, attributes.value)
+    else:
+        made = d.primitive("inner_product_forward", _INFERENCE, *given, attributes.value)
+    return made, _weighted(plain, bias)
 
 
-def _columns(
-    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _columns(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Some columns of several rows: a product, whose kernels write rows that lie apart; an inner product's do not."""
     if v.algorithm == AS_CONVOLUTION:
         raise Unsupported("a convolution that writes rows that lie apart")
@@ -139,47 +232,27 @@ def _columns(
     shape = (inner, columns)
     plain = d.dnnl.strided(shape, (1, inner)) if step.integer("transposed") else d.plain(shape)
     bias = d.plain((1, columns)) if "bias" in step.weights else None
-    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
-    if bias is not None:
-        slots += (Slot(constants.ARG_BIAS, bias),)
-    wanted = _wanted(d, shape, plain, v)
-    given = (read.value, wanted.value, bias.value if bias is not None else None, out.descriptor.value)
-    function = "dnnl_matmul_primitive_desc_create"
-    return d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value), slots
+    wanted = _wanted(d, shape, plain, v)  # held until the call
+    given = (read.value, wanted.value, _value(bias), out.descriptor.value)
+    return d.primitive("matmul", *given, attributes.value), _weighted(plain, bias)
 
 
-def _fc_in_eight_bits(
-    d: Descriptors, step: Step, v: Variant, _reads: tuple[Operand, ...], _out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _fc_in_eight_bits(d: Descriptors, step: Step, v: Variant, _reads: Reads, _out: Operand, attributes: Handle) -> Made:
     """Describe a product of matrices: an inner product of the library takes no zero points."""
     (read,), (written,), weight = step.inputs, step.outputs, d.type_of(step.weights["weight"])
-    rows, columns = _rows(d.shapes[written]), d.shapes[written][-1]
+    rows, columns = math.prod(d.shapes[written][:-1]), d.shapes[written][-1]
     inner = math.prod(d.shapes[read]) // rows  # axes of an image are joined
     source = d.plain((rows, inner), dtype=d.type_of(read))
     target = d.plain((rows, columns), dtype=d.type_of(written))
     shape = (inner, columns)
     plain = d.dnnl.strided(shape, (1, inner), weight) if step.integer("transposed") else d.plain(shape, dtype=weight)
     bias = d.plain((1, columns)) if "bias" in step.weights else None
-    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
-    if bias is not None:
-        slots += (Slot(constants.ARG_BIAS, bias),)
-    wanted = _wanted(d, shape, plain, v, weight)
-    given = (source.value, wanted.value, bias.value if bias is not None else None, target.value)
-    function = "dnnl_matmul_primitive_desc_create"
-    made = d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value)
-    return made, slots + d.scaling_slots(step)
+    wanted = _wanted(d, shape, plain, v, weight)  # held until the call
+    given = (source.value, wanted.value, _value(bias), target.value)
+    return d.primitive("matmul", *given, attributes.value), _weighted(plain, bias) + d.scaling_slots(step)
 
 
-def _rows(shape: Shape) -> int:
-    count = 1
-    for size in shape[:-1]:
-        count *= size
-    return count
-
-
-def _deconv(
-    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _deconv(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Weights are (in, out / groups, window) in the file, (groups, out / groups, in / groups, window) to oneDNN."""
     inner, each, *window = d.shapes[step.weights["weight"]]
     groups, size = step.integer("groups"), math.prod(window)
@@ -194,43 +267,24 @@ def _deconv(
     return _slid(d, step, "deconvolution", constants.DECONVOLUTION_DIRECT, (reads[0], out), weights, attributes)
 
 
-def _norm(
-    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _norm(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Describe a normalisation of each row, with a scale and a shift where there are weights for them."""
     arguments = {"scale": constants.ARG_SCALE, "shift": constants.ARG_SHIFT}
     flags = sum({"scale": constants.USE_SCALE, "shift": constants.USE_SHIFT}[role] for role in step.weights)
     slots = tuple(Slot(arguments[role], d.plain((math.prod(d.shapes[name]),))) for role, name in step.weights.items())
     source, target, epsilon = reads[0].descriptor.value, out.descriptor.value, step.number("epsilon")
-    function = "dnnl_layer_normalization_forward_primitive_desc_create"
-    given = (d.dnnl.engine.value, _INFERENCE, source, target, None, epsilon, flags)
-    return d.dnnl.make("primitive_desc", function, *given, attributes.value), slots
+    given = (_INFERENCE, source, target, None, epsilon, flags)
+    return d.primitive("layer_normalization_forward", *given, attributes.value), slots
 
 
-def _pool(
-    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
-    descriptor = d.dnnl.make(
-        "primitive_desc",
-        "dnnl_pooling_forward_primitive_desc_create",
-        d.dnnl.engine.value,
-        _INFERENCE,
-        constants.POOLING[step.text("algorithm")],
-        reads[0].descriptor.value,
-        out.descriptor.value,
-        dims(step.sizes("strides")),
-        dims(step.sizes("kernel")),
-        dims([x - 1 for x in step.sizes("dilations")]),
-        dims(step.sizes("pads_before")),
-        dims(step.sizes("pads_after")),
-        attributes.value,
-    )
-    return descriptor, ()
+def _pool(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+    strides, dilations, before, after = _window(step)
+    given = (constants.POOLING[step.text("algorithm")], reads[0].descriptor.value, out.descriptor.value)
+    window = (strides, dims(step.sizes("kernel")), dilations, before, after)
+    return d.primitive("pooling_forward", _INFERENCE, *given, *window, attributes.value), ()
 
 
-def _concat(
-    d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _concat(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     parts = {operand.argument: operand.descriptor for operand in reads}
     slots = []
     for role, name in step.weights.items():
@@ -238,10 +292,8 @@ def _concat(
         slots.append(Slot(argument, d.plain(shape), target=d.plain(shape, v.source)))
         parts[argument] = slots[-1].target or slots[-1].source
     sources = (ctypes.c_void_p * len(parts))(*[parts[argument].value for argument in sorted(parts)])
-    function = "dnnl_concat_primitive_desc_create"
-    engine, axis = d.dnnl.engine.value, step.integer("axis")
-    made = d.dnnl.make("primitive_desc", function, engine, out.descriptor.value, len(parts), axis, sources, attributes.value)
-    return made, tuple(slots)
+    given = (out.descriptor.value, len(parts), step.integer("axis"), sources)
+    return d.primitive("concat", *given, attributes.value), tuple(slots)
 
 
 #: The operands of a product by the role of their weights.
@@ -253,9 +305,7 @@ def weighted_sides(step: Step) -> tuple[str, ...]:
     return (step.text("side"),) if step.kind == "mix" else tuple(step.weights)
 
 
-def _matmul(
-    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _matmul(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     sides = {operand.argument: operand.descriptor for operand in reads}
     slots: tuple[Slot, ...] = ()
     for role in weighted_sides(step):
@@ -263,8 +313,7 @@ def _matmul(
         slots = (Slot(PRODUCT_SIDES[role], source),)
         sides[PRODUCT_SIDES[role]] = source
     given = (sides[constants.ARG_SRC].value, sides[constants.ARG_WEIGHTS].value, None, out.descriptor.value)
-    function = "dnnl_matmul_primitive_desc_create"
-    return d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value), slots
+    return d.primitive("matmul", *given, attributes.value), slots
 
 
 def _matrix(d: Descriptors, step: Step) -> Handle:
@@ -278,9 +327,7 @@ def _matrix(d: Descriptors, step: Step) -> Handle:
     return d.dnnl.strided(shape, (1, shape[0]))
 
 
-def _binary(
-    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _binary(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     slots: tuple[Slot, ...] = ()
     if step.kind == "scale":
         algorithm, second = "mul", d.per_channel(step)
@@ -295,56 +342,33 @@ def _binary(
         slots = (Slot(constants.ARG_SRC_1, second),)
     else:
         algorithm, second = step.text("algorithm"), reads[1].descriptor
-    descriptor = d.dnnl.make(
-        "primitive_desc",
-        "dnnl_binary_primitive_desc_create",
-        d.dnnl.engine.value,
-        constants.BINARY[algorithm],
-        reads[0].descriptor.value,
-        second.value,
-        out.descriptor.value,
-        attributes.value,
-    )
-    return descriptor, slots
+    given = (constants.BINARY[algorithm], reads[0].descriptor.value, second.value, out.descriptor.value)
+    return d.primitive("binary", *given, attributes.value), slots
 
 
-def _unary(
-    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _unary(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Primitives of one activation: eltwise, lrn, softmax, shuffle, resampling."""
-    engine, source, target = d.dnnl.engine.value, reads[0].descriptor.value, out.descriptor.value
+    source, target = reads[0].descriptor.value, out.descriptor.value
     given: tuple[int | float | None, ...]
     if step.kind == "eltwise":
-        function = "dnnl_eltwise_forward_primitive_desc_create"
         algorithm = constants.ELTWISE[step.text("algorithm")]
-        given = (engine, _INFERENCE, algorithm, source, target, step.number("alpha"), step.number("beta"))
+        given = (algorithm, source, target, step.number("alpha"), step.number("beta"))
     elif step.kind == "lrn":
-        function = "dnnl_lrn_forward_primitive_desc_create"
         numbers = (step.integer("size"), step.number("alpha"), step.number("beta"), step.number("bias"))
-        given = (engine, _INFERENCE, constants.LRN_ACROSS_CHANNELS, source, target, *numbers)
+        given = (constants.LRN_ACROSS_CHANNELS, source, target, *numbers)
     elif step.kind == "softmax":
-        function = "dnnl_softmax_forward_primitive_desc_create"
-        given = (
-            engine,
-            _INFERENCE,
-            constants.SOFTMAX[str(step.settings.get("algorithm", "accurate"))],
-            source,
-            target,
-            step.integer("axis"),
-        )
+        algorithm = constants.SOFTMAX[str(step.settings.get("algorithm", "accurate"))]
+        given = (algorithm, source, target, step.integer("axis"))
     elif step.kind == "shuffle":
-        function = "dnnl_shuffle_forward_primitive_desc_create"
         # oneDNN's group is the number of channels that stay side by side in the input
-        given = (engine, _INFERENCE, source, target, 1, d.shapes[step.inputs[0]][1] // step.integer("groups"))
+        given = (source, target, 1, d.shapes[step.inputs[0]][1] // step.integer("groups"))
     else:
-        function = "dnnl_resampling_forward_primitive_desc_create"
-        given = (engine, _INFERENCE, constants.RESAMPLING[step.text("algorithm")], None, source, target)
-    return d.dnnl.make("primitive_desc", function, *given, attributes.value), ()
+        given = (constants.RESAMPLING[step.text("algorithm")], None, source, target)
+    name = "resampling" if step.kind == "resize" else step.kind
+    return d.primitive(f"{name}_forward", _INFERENCE, *given, attributes.value), ()
 
 
-def _recurrent(
-    d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
-) -> tuple[Handle, tuple[Slot, ...]]:
+def _recurrent(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Weights are (layers, directions, inputs, gates, outputs) to oneDNN, whose input axis runs fastest in the file."""
     directions, rows, inner = d.shapes[step.weights["weight"]]
     hidden = step.integer("hidden")
@@ -373,10 +397,8 @@ def _recurrent(
     last = [d.plain((1, *d.shapes[name])) for name in step.outputs[1:]]
     states = 2 if step.kind == "lstm" else 1
     name = "vanilla_rnn" if step.kind == "rnn" else step.kind
-    descriptor = d.dnnl.make(
-        "primitive_desc",
-        f"dnnl_{name}_forward_primitive_desc_create",
-        d.dnnl.engine.value,
+    descriptor = d.primitive(
+        f"{name}_forward",
         _INFERENCE,
         *([constants.ELTWISE[step.text("activation")]] if step.kind == "rnn" else []),
         constants.RNN_DIRECTION[step.text("direction")],
@@ -384,7 +406,7 @@ def _recurrent(
         *([state.value for state in first] or (None,) * states),
         any_layer.value,
         any_recurrence.value,
-        *([peepholes.value if peepholes is not None else None, None] if step.kind == "lstm" else []),
+        *([_value(peepholes), None] if step.kind == "lstm" else []),
         bias.value,
         out.descriptor.value,
         *([state.value for state in last] or (None,) * states),

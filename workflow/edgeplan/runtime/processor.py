@@ -63,10 +63,8 @@ class Capabilities:
 class Kernel:
     """A step, or a part of one, ready to run on one processor.
 
-    Attributes:
-        implementation: of the kernel, such as "conv.winograd".
-        features: what was dispatched, by name, for predictors; empty where the library does not tell.
-        handle: what the processor runs.
+    The implementation is the kernel's name, such as "conv.winograd", the handle what the processor runs. `features` are what
+    was dispatched, by name, for predictors; empty where the library does not tell.
     """
 
     implementation: str
@@ -223,36 +221,23 @@ class Processor(ABC):
         """See to it that what was enqueued is begun."""
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:
-        """Have the queue wait until a counter has reached a value; after too long it gives up, as `finish` tells.
+        """Have the queue wait until a counter, an int32 in memory from `allocate`, is at least a value.
 
-        Only processors whose capabilities say `atomics` can.
-
-        Args:
-            counter_address: of an int32 in memory from `allocate`.
-            value: at least which it must be.
+        After too long it gives up, as `finish` tells. Only processors whose capabilities say `atomics` can.
         """
         del counter_address, value
         raise self._cannot_poll()
 
     def enqueue_signal(self, counter_address: int, value: int) -> None:
-        """Have the queue store a value in a counter once all that was enqueued before has run; all that was written is seen.
+        """Store a value in a counter, an int32 in memory from `allocate`, once all that was enqueued before has run.
 
-        Args:
-            counter_address: of an int32 in memory from `allocate`.
-            value: to store.
+        All that was written is seen then.
         """
         del counter_address, value
         raise self._cannot_poll()
 
     def enqueue_hand_over(self, own_address: int, own_value: int, other_address: int, other_value: int) -> None:
-        """As `enqueue_signal` of the first counter and then `enqueue_wait` for the second, at once where that is faster.
-
-        Args:
-            own_address: of the counter to store in.
-            own_value: to store.
-            other_address: of the counter to wait for.
-            other_value: at least which that must be.
-        """
+        """As `enqueue_signal` of the first counter and then `enqueue_wait` for the second, at once where that is faster."""
         self.enqueue_signal(own_address, own_value)
         self.enqueue_wait(other_address, other_value)
 

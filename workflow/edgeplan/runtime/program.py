@@ -25,11 +25,9 @@ class Program:
     Attributes:
         name: of the model.
         home: layout of the 4-D activations inside the model; those at its border are NCHW.
-        steps: in execution order.
-        choices: implementation of each step.
+        steps, choices: in execution order, and the implementation of each.
         inputs, outputs: activations at the border.
-        shapes: shape of every tensor.
-        layouts: layout of every activation.
+        shapes, layouts: of every tensor, and of every activation.
         offsets: place of every activation in the arena, in bytes.
         scratch_offset: where in the arena the scratch of the running step lies.
         arena_bytes: size of the arena.
@@ -56,16 +54,7 @@ class Program:
         cls, lowered: Lowered, home: str, choices: Iterable[Implementation],
         arena: tuple[Mapping[str, str], Mapping[str, int], int], scratch: int, weights: Mapping[str, WeightLocation],
     ) -> Program:  # fmt: skip
-        """Make the program of a model's steps.
-
-        Args:
-            lowered: the steps.
-            home: layout of the 4-D activations inside the model.
-            choices: implementation of each step.
-            arena: layouts, offsets, and where the scratch lies.
-            scratch: bytes of scratch of the step that takes the most.
-            weights: weight -> where its bytes are.
-        """
+        """Make the program of a model's steps, with layouts, offsets and where the scratch lies, and the bytes it takes."""
         layouts, offsets, end = arena
         return cls(
             lowered.name, home, lowered.steps, tuple(choices), lowered.inputs, lowered.outputs, lowered.shapes,
@@ -156,13 +145,13 @@ def build_program(
     threads: int = 1,
     layouts: Mapping[str, str] | None = None,
 ) -> Program:
-    """Lay out the buffers for chosen implementations.
+    """Lay out the buffers for chosen implementations, one for each step.
 
     Args:
         dnnl: the library.
         lowered: the steps.
         home: the home layout the choices were made for.
-        choices: one implementation for each step.
+        choices: the implementations.
         weights: from `locate_weights`.
         threads: the most threads a step will run on; scratchpads grow with them.
         layouts: of activations; None for those of the home layout.
@@ -184,12 +173,7 @@ def plan_buffers(
     """Offsets of all activations in one arena, those of disjoint lifetimes overlapping; and the bytes they take.
 
     Largest first, each at the lowest place that is free during its life. Views, and sums with their operand, share a buffer.
-
-    Args:
-        lowered: the steps.
-        layouts: layout of every activation.
-        block: channels of a block in the layout `blocked16`.
-        turns: activations that are in use at once, in turn; None: each step is a turn.
+    `turns` are activations that are in use at once, in turn; None: each step is a turn.
     """
     if turns is None:
         turns = [(*step.reads, *step.outputs) for step in lowered.steps]

@@ -92,12 +92,7 @@ class Operation(IntEnum):
 
 
 class Row:
-    """The fields of a row: names, each of a word; `name=d` is of another type of `struct`, `name:5` stands for five.
-
-    Attributes:
-        fields: name, type and number of each.
-        struct: of a whole row.
-    """
+    """The fields of a row: names, each of a word; `name=d` is of another type of `struct`, `name:5` stands for five."""
 
     def __init__(self, told: str) -> None:
         self.fields: list[tuple[str, str, int]] = []
@@ -159,12 +154,8 @@ ROWS: Final[Mapping[Section, Row]] = {
 class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An input or output of a program: row-major.
 
-    Attributes:
-        name, shape: of it.
-        offset: where it lies in a buffer.
-        dtype: one of `DTYPES`.
-        below: what integers of an input stay below, 2 where no axis is known that they pick places of.
-        buffer: number of the buffer; `NOTHING`: the arena.
+    It lies at an offset in the buffer of a number; `NOTHING`: the arena. Integers of an input stay below `below`, 2 where no
+    axis is known that they pick places of. `dtype` is one of `DTYPES`.
     """
 
     name: str
@@ -193,9 +184,7 @@ class ProgramHead(NamedTuple):
     """Facts that a program tells of itself.
 
     Attributes:
-        path: of its file.
-        kind: `COLD_START_KIND` or `MEMORY_KIND`.
-        model: name.
+        path, kind, model: of its file; `COLD_START_KIND` or `MEMORY_KIND`; the model's name.
         threads: that execute.
         step_count: of its steps.
         layout: home layout of the activations.
@@ -383,10 +372,7 @@ class _File:
 
 
 def read_head(path: Path) -> ProgramHead:
-    """Read what a program says of itself.
-
-    Args:
-        path: of program.bin.
+    """Read what a program.bin says of itself.
 
     Raises:
         FormatError: it cannot be read, is damaged, or of another version.

@@ -49,13 +49,10 @@ class WeightPart:
 
 @dataclass(frozen=True, slots=True)
 class Ranged:
-    """Steps, some of them cut into parts.
+    """Steps, some of them cut into parts, which follow each other.
 
-    Attributes:
-        lowered: the steps in order; parts of a step follow each other.
-        tensors: part of an activation -> where it lies.
-        weights: part of an initialiser -> where it comes from.
-        origin: for each step, the number of the step that it is (a part of).
+    `tensors` and `weights` are parts of activations and of initialisers, and where they come from; `origin` is of each step the
+    number of the step that it is (a part of).
     """
 
     lowered: Lowered
@@ -81,14 +78,7 @@ def cut(
 
 
 def cut_at(lowered: Lowered, layouts: Mapping[str, str], block: int, ends: Sequence[Sequence[int]]) -> Ranged:
-    """Cut steps at given channels.
-
-    Args:
-        lowered: the steps.
-        layouts: layout of every activation.
-        block: channels of a block in the layout `blocked16`.
-        ends: for each step the channels at which parts end but for the last, multiples of `block`; none to leave it whole.
-    """
+    """Cut steps at given channels, at which parts end but for the last, multiples of `block`; none to leave a step whole."""
     cutter = _Cutter(lowered, layouts, block)
     for step, inner in zip(lowered.steps, ends, strict=True):
         channels = cutter.channels(step) if inner else 0
@@ -114,12 +104,7 @@ def channels_of(lowered: Lowered, step: Step) -> int:
 
 
 def located(ranged: Ranged, whole: Mapping[str, WeightLocation]) -> Mapping[str, WeightLocation]:
-    """Where all weights of the steps lie, parts of weights too.
-
-    Args:
-        ranged: the steps.
-        whole: where the weights lie that parts are of.
-    """
+    """Where all weights of the steps lie, parts of weights too, of which `whole` says where the whole lies."""
     found = dict(whole)
     for name, part in ranged.weights.items():
         location, shape = whole[part.whole], ranged.lowered.shapes[part.whole]

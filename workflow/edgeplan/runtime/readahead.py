@@ -24,11 +24,7 @@ class Bringer:
         self._buffer = memoryview(b"")
 
     def bring(self, descriptor: int, first: int, last: int) -> int:
-        """Have the bytes of an open file in memory, `last` the one after, and wait for them.
-
-        Returns:
-            how many there are: fewer where the file ends before.
-        """
+        """Have the bytes of an open file in memory, `last` the one after, and wait for them; return how many there are."""
         at = first
         while at < last and (count := self._send(descriptor, at, last)):
             at += count

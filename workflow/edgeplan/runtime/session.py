@@ -40,15 +40,9 @@ class _OneBuffer:
 class PreparedSteps:
     """Steps of a program, ready to run: their kernels made, their weights transformed, their operands in the arena.
 
-    Args:
-        executable: whose.
-        worker: of the thread that prepares them.
-        width: threads that they run on. Many kernels fix their split over threads, and their scratch, when they are made.
-        steps: their numbers, in order; None: all.
-
-    Attributes:
-        calls: of the steps.
-        converts: of each step and each of its calls the activation that it converts, or "" for the step's own work.
+    Many kernels fix their split over threads, and their scratch, when they are made: `width` is of the threads that they run
+    on, the worker of the thread that prepares. `converts` is of each step and each of its calls the activation that it
+    converts, or "" for the step's own work.
     """
 
     def __init__(self, executable: Executable, worker: Worker, width: int = 1, steps: Sequence[int] | None = None) -> None:
@@ -90,14 +84,7 @@ def _row(executable: Executable, index: int) -> StepInMaking:
 
 
 class SequentialSession:
-    """A program prepared whole, run step by step in the calling thread.
-
-    Args:
-        dnnl: the library.
-        program: what to run.
-        folder: where the model file lies.
-        threads: threads of every primitive.
-    """
+    """A program of a model in a folder, prepared whole, run step by step in the calling thread."""
 
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, threads: int = 1) -> None:
         self.program = program
@@ -128,13 +115,7 @@ class SequentialSession:
 
 
 def copy_inputs(views: Mapping[str, Array], inputs: Mapping[str, Array], model: str) -> None:
-    """Copy the inputs of a run to their place.
-
-    Args:
-        views: of the arena, where each input belongs.
-        inputs: the values.
-        model: for messages.
-    """
+    """Copy the inputs of a run to their place; the name of the model is for messages."""
     for name, view in views.items():
         value, expected = inputs.get(name), f"{view.dtype}{list(view.shape)}"
         if value is None or value.shape != view.shape or not np.can_cast(value.dtype, view.dtype, "same_kind"):

@@ -118,10 +118,8 @@ class Recorder(Dnnl):
 class Tape:
     """Operations of a program's objects, as they are asked for.
 
-    Attributes:
-        tables: rows of objects, by what makes them.
-        needs: what each object is made from, in the order of need.
-        kernels: rows of compiled kernels: name, block (`graph.blocks`).
+    `tables` are rows of objects, by what makes them, `needs` what each object is made from, in the order of need, `kernels`
+    rows of compiled kernels: name, block (`graph.blocks`).
     """
 
     def __init__(self) -> None:
@@ -146,12 +144,7 @@ class Tape:
         return self._add(DESCRIPTORS, [Operation(loops.ASK, "dnnl_primitive_desc_query_md", given)], _objects(given))
 
     def attributes(self, posts: Sequence[tuple[str, Sequence[Given | float]]] = (), masks: Sequence[Mask] = ()) -> int:
-        """The row of attributes by what is set of them.
-
-        Args:
-            posts: functions that append post-operations, and what they are given.
-            masks: of scales and zero points.
-        """
+        """The row of attributes by functions that append post-operations, and what they are given, and masks of scales."""
         own, operations = Given(loops.HANDLE, _SELF), Given(loops.HANDLE, _SELF._replace(handle=_SECOND))
         made: list[tuple[str, tuple[Given | float, ...]]] = [
             ("dnnl_primitive_attr_create", (_RESULT,)),
@@ -168,14 +161,9 @@ class Tape:
     def primitive(
         self, function: str, implementation: str, attributes: int, threads: int, given: Sequence[Given | float]
     ) -> int:
-        """The row of a primitive.
+        """The row of a primitive, by the function that describes it and its arguments between the result and the attributes.
 
-        Args:
-            function: that describes it.
-            implementation: the one that is wanted.
-            attributes: row.
-            threads: many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
-            given: arguments of the function between the result and the attributes.
+        Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
         """
         described, last = Given(loops.HANDLE, _SELF._replace(handle=_SECOND)), handle(ATTRIBUTES, attributes)
         walk = (described, Given(loops.CONSTANT, implementation.encode() + b"\0"))
@@ -210,11 +198,7 @@ def _objects(given: Iterable[Given | float]) -> Iterator[Object]:
 
 
 class RecordedTape(Tape):
-    """A tape of what is made with a library that records it, by addresses.
-
-    Args:
-        recorder: the library.
-    """
+    """A tape of what is made with a library that records it, by addresses."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -224,14 +208,9 @@ class RecordedTape(Tape):
     def calls(self, created: Created, threads: int, at: Callable[[Place], int] | None = None) -> tuple[Numbers, ...]:
         """The calls of a step, made by so many threads.
 
-        Args:
-            created: the step.
-            threads: that it was made by.
-            at: offset in the arena of a place, or -1 - slot of a weight; None: the step is bound to memory later.
-
-        Returns:
-            Of each call its primitive, then pairs of argument number and memory, or -1 - slot; of a step that is bound later
-            pairs of argument number and descriptor. Of a compiled kernel -1 - its row, then the place of each operand, or 0.
+        Of each call its primitive, then pairs of argument number and memory, or -1 - slot; of a step that is bound later (`at`
+        is None) pairs of argument number and descriptor. Of a compiled kernel -1 - its row, then the place of each operand, or
+        0. `at` gives the offset in the arena of a place, or -1 - slot of a weight.
         """
         self._threads = threads
         return tuple(self._call(call, at) for call in created.calls)
@@ -290,14 +269,7 @@ class RecordedTape(Tape):
 
 
 class Written:
-    """A tape as a program holds it: its objects have numbers, those of a table behind those of the one before.
-
-    Args:
-        tape: whole.
-
-    Attributes:
-        facts: of the program.
-    """
+    """A tape as a program holds it: its objects have numbers, those of a table behind those of the one before."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape, self._constants, self._places, self._scratch = tape, bytearray(), dict[bytes, int](), 0
@@ -388,11 +360,8 @@ class Written:
     ) -> list[int]:
         """A step as words: its head (`loops.HEAD_...`), the groups it needs, its slots, its calls.
 
-        Args:
-            calls: see `RecordedTape.calls`.
-            weights: source, segment, size and place of its weights.
-            slots: of each weight its descriptor and its offset among them.
-            bound: whether its calls name memories; else it is bound to memory later.
+        `weights` are source, segment, size and place, `slots` of each weight its descriptor and its offset among them. Calls
+        are those of `RecordedTape.calls`; bound ones name memories.
         """
         needed, body = dict[Object, None](), list[int]()
 

@@ -30,11 +30,7 @@ _PEEPHOLES = (0, 2, 1)  # input, output, forget in ONNX; input, forget, output
 def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32", rows: tuple[int, ...] = ()) -> npt.NDArray[Any]:
     """Bytes as values of a type, `stride` bytes from one to the next; copied unless they are neighbours.
 
-    Args:
-        data: the bytes, from the first value to the last.
-        stride: from one value to the next.
-        dtype: of the values.
-        rows: of values in pieces: how many a piece has, and how many lie between the beginnings of two.
+    `rows` of values in pieces: how many a piece has, and how many lie between the beginnings of two.
     """
     if rows:
         row, apart = rows
@@ -48,9 +44,8 @@ def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32", 
 def widened(found: Mapping[str, npt.NDArray[Any]], axes: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:
     """Return weights as numbers of float32, where they are stored in fewer bytes: halves, and bytes times their scales.
 
-    Args:
-        found: role -> values as the file holds them; of scales the role of what they are of, and `SCALE`.
-        axes: role -> the axis that several scales are along.
+    Values are by role, as the file holds them, scales by the role of what they are of and `SCALE`; `axes` are those that
+    several scales are along.
     """
     numbers: dict[str, npt.NDArray[Any]] = {}
     for role, values in found.items():
@@ -66,12 +61,7 @@ def widened(found: Mapping[str, npt.NDArray[Any]], axes: Mapping[str, int]) -> d
 
 
 def folded(step: Step, raw: Raw) -> tuple[npt.NDArray[Any], ...]:
-    """The values of a step's weight slots, in order, row-major.
-
-    Args:
-        step: the step.
-        raw: role -> values; those of `weight` may be overwritten.
-    """
+    """The values of a step's weight slots, in order, row-major; those of `weight` may be overwritten."""
     return _FOLDED[step.kind](step, raw) if step.kind in _FOLDED else tuple(raw.values())
 
 
@@ -203,12 +193,7 @@ def _side(raw: Mapping[str, npt.NDArray[Any]], name: str) -> _Side:
 
 
 def line_constants(step: Step, raw: Mapping[str, npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], ...]:
-    """Return the table or the numbers of a step from bytes to bytes.
-
-    Args:
-        step: the step.
-        raw: role -> values.
-    """
+    """Return the table or the numbers of a step from bytes to bytes."""
     form = step.text("form")
     return (_table(step, raw) if form == "table" else _numbers(step, form, raw),)
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape, Tensor
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Tensor
 from edgeplan.graph.model_file import cannot_read, external, external_file
 from edgeplan.graph.shapes import FLOAT16, FLOAT32
 from edgeplan.graph.steps import Lowered
@@ -52,11 +52,9 @@ class WeightLocation:
     Attributes:
         file: path of the file that holds them, relative to the model's folder.
         offset, size: in bytes, from the first one of the first value to the last one of the last.
-        stride: bytes from one value to the next.
-        dtype: of the values.
+        stride, dtype: bytes from one value to the next, and the type of the values.
         rows: of a part of a weight that lies in pieces: values of a piece, and values from one piece to the next.
-        scale: where the scales lie of bytes that are read as numbers; None of others.
-        axis: of the values, which the scales are along if there are several.
+        scale, axis: where the scales lie of bytes that are read as numbers, None of others; the axis that several are along.
     """
 
     file: str
@@ -106,7 +104,7 @@ def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation
         ) from error
 
     def checked(tensor: Tensor) -> WeightLocation:
-        return _checked(model, tensor.name, tensor.shape, tensor.dtype, found.get(tensor.name), size)
+        return _checked(model, tensor, found.get(tensor.name), size)
 
     def located(tensor: Tensor) -> WeightLocation:
         if (stored := lowered.stored.get(tensor.name)) is None:
@@ -118,9 +116,8 @@ def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation
     return {name: located(Tensor(name, shape, lowered.types.get(name, FLOAT32))) for name, shape in wanted.items()}
 
 
-def _checked(
-    model: Path, name: str, shape: Shape, dtype: str, found: WeightLocation | None, model_bytes: int
-) -> WeightLocation:
+def _checked(model: Path, tensor: Tensor, found: WeightLocation | None, model_bytes: int) -> WeightLocation:
+    name, shape, dtype = tensor.name, tensor.shape, tensor.dtype
     each = BYTES_PER_ELEMENT[dtype]
     needed = each * math.prod(shape)
     if found is not None and found.dtype != dtype:

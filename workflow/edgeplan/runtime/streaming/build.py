@@ -20,9 +20,9 @@ from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import PAGE_BYTES, Call, Created, Creator, Implementation, KernelCall, Place, aligned, paged
-from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW, size_bytes
+from edgeplan.runtime.primitives import Variant
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.program_file import Border
 from edgeplan.runtime.ranges import Ranged, cut

@@ -13,8 +13,8 @@ import msgspec
 from edgeplan.graph.shapes import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.runtime.creation import Implementation
-from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.primitives import Variant
 from edgeplan.runtime.program_file import Border
 from edgeplan.runtime.streaming.schedules import BF16, Stored
 

@@ -1,4 +1,4 @@
-"""Threads of OpenMP that wait for each other do not keep a core that others could use, whoever loads the library."""
+"""oneDNN, and whoever loads it: where it is looked for, what a start imports, how threads that wait for each other do so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from streamed_models import streamed
 
 import edgeplan
+from edgeplan.runtime import library
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.installed import NAMED_BY, installed_libraries
 from edgeplan.runtime.library import SPINS
 
 pytestmark = pytest.mark.usefixtures("dnnl")
@@ -80,3 +82,23 @@ def test_whatever_loads_the_library_bounds_its_waits(dnnl: Dnnl, tmp_path: Path)
 )
 def test_who_has_chosen_how_to_wait_keeps_it(variables: dict[str, str], wanted: str) -> None:
     assert told(**variables) == wanted
+
+
+_LEFT_OUT = {"dataclasses", "inspect", "tempfile", "subprocess", "hashlib", "msgspec", "numpy", "edgeplan.graph.ir"}
+
+
+@pytest.mark.parametrize("module", ["edgeplan.opening", "edgeplan.measurement.process.streaming"])
+def test_a_start_imports_what_running_needs_alone(module: str) -> None:
+    code = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not _LEFT_OUT & set(done.stdout.split())
+
+
+def test_no_process_looks_for_a_library_where_one_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for: list[str] = []
+    monkeypatch.setattr("ctypes.util.find_library", looked_for.append)
+    assert library.open_library()[1].path == next(installed_libraries())
+    assert not looked_for
+    monkeypatch.setenv(NAMED_BY, "/no/such/libdnnl.so")
+    assert list(library._places()) == []
+    assert looked_for == ["dnnl"]

@@ -1,0 +1,221 @@
+"""Memory of a process: code of generated kernels from one region, pages of oneDNN, and the limit around it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from streamed_models import ran, streamed
+from system_files import system_of
+
+from depth import examples
+from edgeplan import native
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.cgroups import memory_limit
+
+LANE = "processes"  # see tests/conftest.py
+
+_BEGIN = """
+import ctypes, mmap
+from edgeplan import native
+from edgeplan.runtime.library import open_library
+
+SLOT_BYTES, SLOTS = 256 << 10, 512
+used = native.function("code_used", ctypes.c_int64)
+pool_code = native.function("pool_code", ctypes.c_int, ctypes.c_char_p)
+assert pool_code(open_library()[1].path.encode()) and used() == 0
+base = native.function("code_region", ctypes.c_int64)()
+words = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64
+take = ctypes.CFUNCTYPE(*words[:1], *words)(native.address("code_map"))
+allow = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)(native.address("code_protect"))
+give = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)(native.address("code_unmap"))
+BOTH, ALL, PRIVATE = mmap.PROT_READ | mmap.PROT_WRITE, 7, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+def permissions(address):
+    for line in open("/proc/self/maps"):
+        start, end = (int(bound, 16) for bound in line.split()[0].split("-"))
+        if start <= address < end:
+            return line.split()[1]
+"""
+
+
+Fresh = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def fresh(dnnl: Dnnl) -> Fresh:
+    """Runs code in a process of its own and gives what it prints: what it changes holds for a process."""
+
+    def run(body: str) -> str:
+        done = subprocess.run([sys.executable, "-c", _BEGIN + body], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert dnnl.info.path
+    if subprocess.run([sys.executable, "-c", _BEGIN], capture_output=True, check=False).returncode:
+        pytest.skip("this system does not tell where imports are kept, or the library takes memory in another way")
+    return run
+
+
+def test_kernels_are_generated_in_the_region_and_leave_it(fresh: Fresh) -> None:
+    body = """
+from edgeplan.runtime import constants
+from edgeplan.runtime.dnnl import Dnnl
+
+dnnl = Dnnl()
+dnnl.set_primitive_cache(0)
+seen = []
+
+class Watched(type(dnnl)):
+    def run(self, *arguments):
+        super().run(*arguments)
+        seen.append(used())
+
+dnnl.__class__ = Watched
+dnnl.warm_up(1)
+print(*seen, used())
+"""
+    made, left = map(int, fresh(body).split())
+    assert made > 0
+    assert left == 0, "a primitive that is gone gives its slot back"
+
+
+def test_kernels_that_live_until_the_process_ends_are_given_back_then(fresh: Fresh) -> None:
+    body = """
+from edgeplan.runtime.dnnl import Dnnl
+
+dnnl = Dnnl()
+dnnl.warm_up(1)  # what it made stays in the library's cache, which is emptied behind Python's last object
+print(used())
+"""
+    assert int(fresh(body)) > 0
+
+
+def test_slots_are_distinct_zeroed_and_can_be_taken_again(fresh: Fresh) -> None:
+    body = """
+got = [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(3)]
+assert got == [base + k * SLOT_BYTES for k in range(3)]
+ctypes.c_uint64.from_address(got[1]).value = 7
+assert allow(got[1], SLOT_BYTES, ALL) == 0 and permissions(got[1]) == "rwxp"
+assert give(got[1], SLOT_BYTES) == 0 and used() == 2
+assert take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) == got[1]
+print(ctypes.c_uint64.from_address(got[1]).value)
+"""
+    assert fresh(body) == "0\n"
+
+
+def test_anything_else_is_the_systems(fresh: Fresh) -> None:
+    body = """
+inside = range(base, base + SLOTS * SLOT_BYTES)
+for asked in ((0, SLOT_BYTES + 4096, BOTH, PRIVATE, -1, 0), (0, SLOT_BYTES, mmap.PROT_READ, PRIVATE, -1, 0)):
+    address = take(*asked)
+    assert address not in inside and permissions(address) == ("rw-p" if asked[2] == BOTH else "r--p")
+    assert allow(address, 4096, mmap.PROT_READ) == 0 and permissions(address) == "r--p"
+    assert give(address, asked[1]) == 0 and permissions(address) is None
+assert used() == 0
+"""
+    fresh(body)
+
+
+def test_beyond_the_last_slot_the_system_is_asked(fresh: Fresh) -> None:
+    body = """
+got = [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(SLOTS + 1)]
+assert used() == SLOTS and permissions(got[-1]) == "rw-p"
+assert not base <= got[-1] < base + SLOTS * SLOT_BYTES
+"""
+    fresh(body)
+
+
+def test_a_slot_with_other_permissions_is_not_handed_out_again(fresh: Fresh) -> None:
+    body = """
+first = take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0)
+assert allow(first, SLOT_BYTES, mmap.PROT_READ | mmap.PROT_EXEC) == 0 and permissions(first) == "r-xp"
+assert give(first, SLOT_BYTES) == 0
+assert take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) == first + SLOT_BYTES
+"""
+    fresh(body)
+
+
+def test_threads_never_share_a_slot(fresh: Fresh) -> None:
+    body = """
+from concurrent.futures import ThreadPoolExecutor
+
+def some(_):
+    return [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(SLOTS // 8)]
+
+with ThreadPoolExecutor(8) as pool_of_threads:
+    got = [address for found in pool_of_threads.map(some, range(8)) for address in found]
+assert sorted(got) == [base + k * SLOT_BYTES for k in range(SLOTS)]
+"""
+    fresh(body)
+
+
+_PAGE_BYTES = 4096
+_MOUNTS = {
+    1: "35 31 0:32 {top} /sys/fs/cgroup/memory rw - cgroup c rw,memory\n33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup c rw,cpu\n",
+    2: "41 31 0:38 {top} /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+}
+_FILES = {1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes"), 2: ("sys/fs/cgroup", "memory.max")}
+_LINES = {1: "4:{names}:{path}\n1:cpu:/other\n", 2: "0::{path}\n"}
+
+
+def _mapped_bytes(library: str) -> int:
+    """Bytes that this process has in memory of what the library's file holds and nobody wrote to."""
+    found, of_file, rss = 0, False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):
+            of_file = "w" not in rest[0] and line.endswith(os.path.realpath(library))
+        elif of_file and name == "Rss:":
+            rss = 1024 * int(rest[0])
+        elif of_file and name == "Anonymous:" and rest[0] == "0":
+            found += rss
+    return found
+
+
+def test_pages_that_a_plan_needs_are_written_down_and_others_are_dropped(dnnl: Dnnl, tmp_path: Path) -> None:
+    found = streamed(dnnl, "plain", tmp_path, 8192)
+    with found.session(dnnl, found.resident(), records=True) as session:
+        assert _mapped_bytes(dnnl.info.path) < 1 << 20  # making kernels has run megabytes of code
+        ran(session, found.inputs, 2)
+        of_stages = [session.pages(running=running) for running in (False, True)]
+    pages = Path(dnnl.info.path).stat().st_size // _PAGE_BYTES
+    for runs in of_stages:
+        pairs = list(zip(runs[::2], runs[1::2], strict=True))
+        assert pairs
+        assert all(count > 0 for _, count in pairs)
+        assert all(first + count < later for (first, count), (later, _) in pairwise(pairs))
+        assert pairs[-1][0] + pairs[-1][1] <= pages
+    making, running = (sum(runs[1::2]) for runs in of_stages)
+    assert running < making < pages
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    version=st.sampled_from([1, 2]),
+    limits=st.lists(st.sampled_from(["max", 1 << 20, 5 << 20, 1 << 62, "", None]), max_size=3),
+    top=st.sampled_from(["/", "/g0", "/elsewhere"]),
+    names=st.sampled_from(["memory", "cpu,memory", "cpu"]),
+    outside=st.booleans(),
+)
+def test_the_limit_of_memory_is_found_as_planning_finds_it(
+    tmp_path_factory: pytest.TempPathFactory, version: int, limits: list[object], top: str, names: str, outside: bool
+) -> None:
+    path = "/".join(["", *(f"g{k}" for k in range(len(limits)))]) or "/"
+    root, file = _FILES[version]
+    groups = {root: {file: 7 << 20}} if outside else {}
+    for k, limit in enumerate(limits):
+        place = "/".join([root, *(f"g{below}" for below in range(k + 1))])
+        groups[place] = {} if limit is None else {file: limit}
+    lines = _LINES[version].format(path=path if not outside else f"{path}/../x", names=names)
+    folder = system_of(tmp_path_factory.mktemp("system"), groups, lines, _MOUNTS[version].format(top=top))
+    found = native.function("memory_limit", ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p)
+    assert found(os.fsencode(folder / "proc"), os.fsencode(folder)) == (memory_limit(folder / "proc", folder) or -1)
