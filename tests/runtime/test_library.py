@@ -65,7 +65,7 @@ def told(*modules: str, plan: Path | str = "", **variables: str) -> str:
 
 def test_whatever_loads_the_library_bounds_its_waits(dnnl: Dnnl, tmp_path: Path) -> None:
     modules = loading_modules()
-    assert "edgeplan.chapters.memory.plan" in modules
+    assert "edgeplan.chapters.memory.programs" in modules
     assert told("edgeplan.cli", "edgeplan.measurement.process.worker", *modules) == str(SPINS)
     plan = streamed(dnnl, "plain", tmp_path, 1 << 40).folder
     assert told(plan=plan) == str(SPINS)
