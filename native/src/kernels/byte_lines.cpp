@@ -12,7 +12,7 @@ using Byte = std::uint8_t;
 // The bit that is flipped, if one is told.
 constexpr int bit(float flip) { return flip != 0 ? 0x80 : 0; }
 
-// The list that runtime/byte_numbers.py makes, and how a number becomes the byte that is written. A test
+// The list that runtime/transform.py makes, and how a number becomes the byte that is written. A test
 // holds the places to those of runtime/constants.py.
 struct Numbers {
   float first_factor, second_factor, third_factor, shift, lowest, highest;

@@ -1,6 +1,6 @@
 // What sessions of all kinds do: call the library, and execute steps. Whatever goes wrong is returned as a code.
 //
-// runtime/native/words.py says what the words mean that Python shares; a test holds them equal.
+// runtime/loops.py says what the words mean that Python shares; a test holds them equal.
 #pragma once
 
 #include "../base.h"

@@ -81,7 +81,7 @@ class Contexts(BaseModel):
 
 
 class Provenance(BaseModel):
-    """Where rules come from; `prior` names those that stand where timing decided nothing (`fusion/prior.py` of the chapter)."""
+    """Where rules come from; `prior` names those that stand where timing decided nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

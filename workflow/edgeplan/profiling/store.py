@@ -53,7 +53,7 @@ class Constants(BaseModel):
 
     Attributes:
         nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them
-            (`measurement.process.clock`).
+            (`measurement.process.interference`).
         touch_ms_per_page: first write to a page of a session's region.
         page_bytes: size of such a page.
     """

@@ -207,7 +207,7 @@ def plan_cold_start(
     Raises:
         ParamsError: an argument is none that there is.
         FormatError: with predicted costs, there are no predictors of that device.
-        EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `write_linked`.
+        EdgeplanError: see `plan_model` and `write_linked`.
     """
     settings = FAST if on_noise == "keep" and budget_seconds != 0 else ProfileSettings()
     changes: dict[str, Any] = {"on_noise": on_noise}
