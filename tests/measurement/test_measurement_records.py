@@ -1,17 +1,26 @@
-"""What a measurement says: latency, noise, normalisation; and what identifies a subject."""
+"""What a measurement says of graphs and of nodes, and what identifies a subject."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from quick_bench import SETTINGS, measuring_alone, node_subjects, open_bench, subjects  # noqa: F401  a fixture
+from trained_nodes import RULES
 
+from edgeplan.devices.config import load_device
+from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.graph.kernel_nodes import executed_graph
+from edgeplan.measurement.kernel_labels import label_us
+from edgeplan.measurement.records import CALLS, Measurement, NodeSubject, Subject, call_us, graph_digest
 from edgeplan.measurement.references import References, ReferenceTimes
-from edgeplan.measurement.settings import ReferenceExponents
+from edgeplan.measurement.rows import measurement_of, row_of
+from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents, node_settings
+from edgeplan.support.store import STORED_ROWS_ONLY
 
 
 def _measurement(least: list[float], compute: list[float], *, exponents: tuple[float, float] = (1.0, 0.0)) -> Measurement:
@@ -102,3 +111,93 @@ def test_references_take_time_and_the_least_counts() -> None:
     found = references.time(3)
     assert found.compute_us > 1.0
     assert found.bandwidth_us > 1.0
+
+
+def test_a_bench_measures_nodes_among_graphs_and_each_once(tmp_path: Path) -> None:
+    nodes = node_subjects()
+    asked = [nodes[0], *subjects(2), nodes[1]]
+    with open_bench(tmp_path) as bench:
+        first = bench.measure(asked)
+        assert bench.measured == 4
+    with open_bench(tmp_path) as bench:
+        again = bench.measure(asked)
+        assert bench.measured == 0
+    assert [one.subject for one in first] == [one.id for one in asked]
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a.least_us, b.least_us)
+        assert (a.nodes, a.seconds) == ((), b.seconds)
+
+
+def test_a_subject_is_told_by_its_node_and_copies_not_by_the_model_that_decided_them() -> None:
+    node = node_subjects()[1]
+    same = NodeSubject(node.config, 1 << 20)
+    other = NodeSubject(node.config, copies=node.copies + 1)
+    assert (same, same.id) == (node, node.id)
+    assert other.id != node.id
+    assert len({one.id for one in (*node_subjects(), *CALLS, *subjects())}) == 7
+    assert node.weight_bytes == node.copies * 4 * 64 * 32
+
+
+def test_a_row_of_a_node_comes_back(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        (found,) = bench.measure(node_subjects()[:1])
+    back = measurement_of(row_of(found), found.nominal, found.exponents)
+    assert (back.subject, back.latency_us) == (found.subject, pytest.approx(found.latency_us))
+
+
+def test_a_node_that_the_engine_refuses_is_left_out_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = [*node_subjects(refused=True), *subjects(1)]
+    with open_bench(tmp_path, batch_size=1) as bench:
+        found = bench.measure_in_time(asked)
+        assert bench.measured == 3
+        assert [one is None for one in found] == [False, False, True, False]
+        assert "a node is left out: ONNX Runtime does not run a node MatMul" in caplog.text
+        with pytest.raises(ModelError, match="onnxruntime refuses 1 of 4 nodes"):
+            bench.measure(asked)
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    with open_bench(tmp_path) as bench:
+        assert [one is None for one in bench.measure_in_time(asked)] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("load", ["load", "load_profiled"])
+def test_what_the_library_of_an_engine_raises_of_copies_is_a_refusal(load: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = load_device("cpu-openvino").load_engine()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("Exception from core.cpp:132\nnot supported")
+
+    monkeypatch.setattr(engine, load, fails)
+    (graph,) = subjects(1)
+    config = executed_graph(None, graph.graph, RULES).nodes[0].config
+    with pytest.raises(ModelError, match=r"openvino does not run copies of a node .*: not supported"):
+        engine.load_copies(config, 2) if load == "load" else engine.load_copies_profiled(config, 2)
+
+
+def timed(latency_us: float) -> Measurement:
+    times, nominal = np.full(3, latency_us), ReferenceTimes(300.0, 400.0)
+    compute, bandwidth = np.full(3, 300.0), np.full(3, 400.0)
+    exponents = SETTINGS.reference_exponents
+    return Measurement("0", 0, times, times, compute, bandwidth, times, (), np.zeros((3, 0)), nominal, exponents)
+
+
+def test_a_label_is_the_share_of_a_copy_without_the_call() -> None:
+    call = call_us([timed(2.2), timed(2.2 + 63 * 0.2)])
+    assert call == pytest.approx(2.0)
+    (one, _) = node_subjects()
+    assert label_us(one.config, timed(50.0), call, 24) == (one.config, pytest.approx(2.0))
+    assert label_us(one.config, timed(1.9), call, 24) == (one.config, 0.0)
+
+
+def test_a_call_is_measured_like_any_node_and_costs_less_than_many(tmp_path: Path) -> None:
+    with open_bench(tmp_path, block_ms=20.0, max_runs=1000) as bench:
+        one, many = bench.measure(CALLS)
+    assert 0 < call_us([one, many]) <= one.latency_us < many.latency_us
+
+
+def test_settings_of_nodes_are_valid_and_keep_what_they_do_not_name() -> None:
+    settings = node_settings(SETTINGS)
+    assert MeasurementSettings.model_validate(settings.model_dump()) == settings
+    assert settings.batch_weight_mb == SETTINGS.batch_weight_mb
+    assert settings.key_fields() != SETTINGS.key_fields()

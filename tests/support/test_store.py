@@ -1,15 +1,19 @@
-"""Rows of measurements in their store: parts, merging, journals, formats, full disks; keys and shipped files."""
+"""Rows, journals and tables in their stores: parts, merging, formats, full disks; what a re-measurement adds to git."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import subprocess
+import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +25,8 @@ from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.rows import RowStore, measurement_of, read_rows, row_of, row_store, write_rows
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.support.files import write_text
-from edgeplan.support.store import key_of
+from edgeplan.support.frames import TableStore, table_store
+from edgeplan.support.store import Journal, key_of
 
 NOMINAL = ReferenceTimes(100.0, 400.0)
 EXPONENTS = ReferenceExponents(compute=1.0, bandwidth=0.0)
@@ -227,3 +232,182 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path, m
 def _plain_row(subject: str) -> dict[str, Any]:
     names = ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at", "nodes", "node_us")
     return {"subject": subject, "sample": 0, "seconds": 0.0, **{name: [] for name in names}}
+
+
+RECORDS = [{"key": "a", "value": 1.5}, {"key": "b", "value": None}, {"key": "é", "value": [1, 2]}]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    journal = Journal(tmp_path / "deep" / "journal.jsonl")
+    for record in RECORDS:
+        journal.commit(record)
+    return tmp_path / "deep" / "journal.jsonl"
+
+
+def test_records_come_back_in_order(path: Path) -> None:
+    assert list(Journal(path).query()) == RECORDS
+
+
+def test_a_line_cut_short_anywhere_costs_only_itself(path: Path) -> None:
+    whole = path.read_bytes()
+    start = whole[:-1].rfind(b"\n") + 1
+    for end in range(start, len(whole)):
+        path.write_bytes(whole[:end])
+        journal = Journal(path)
+        assert list(journal.query()) == RECORDS[:2]
+        journal.commit(RECORDS[2])
+        assert path.read_bytes() == whole
+
+
+def test_a_damaged_line_in_the_middle_is_named(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"{broken\n" + lines[2])
+    with pytest.raises(FormatError, match="line 2"):
+        list(Journal(path).query())
+
+
+def test_an_empty_journal_holds_nothing(tmp_path: Path) -> None:
+    assert list(Journal(tmp_path / "new.jsonl").query()) == []
+
+
+LIMITED = """
+import json, resource, sys
+import subprocess
+import sys
+from pathlib import Path
+from edgeplan.errors import StoreError
+from edgeplan.support.store import Journal
+journal = Journal(Path(sys.argv[1]))
+journal.commit({"key": "first"})
+resource.setrlimit(resource.RLIMIT_FSIZE, (40, resource.RLIM_INFINITY))
+try:
+    journal.commit({"key": "x" * 100})
+except StoreError as error:
+    print(error.what)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+journal.commit({"key": "last"})
+"""
+
+
+def test_a_line_that_is_written_in_part_is_taken_back(tmp_path: Path) -> None:
+    """A disk that gets full takes what fits of a line, and says so at the next write only."""
+    path = tmp_path / "journal.jsonl"
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=True)
+    assert "cannot write" in done.stdout
+    assert [record["key"] for record in Journal(path).query()] == ["first", "last"]
+
+
+ROOT = Path(__file__).parents[2]
+#: What measuring all of a chapter again on a device may add to git (bytes, as git packs it), and how many files it may change.
+MOST_BYTES, MOST_FILES = 5 << 20, 60
+#: Measuring stages of each chapter, and what a stage writes of its rows for the tables.
+CHAPTERS = {
+    "prediction": ("fusion", "sampling", "calibration", "truth", "unseen"),
+    "cold_start": ("cold_start",),
+}
+WRITTEN = {
+    "prediction": ("fusion/*", "measurements/*", "calibration/*", "evaluation/truth.parquet", "evaluation/environment.json"),
+    "cold_start": ("cold/*.parquet", "cold/*.json"),
+}
+
+
+def _table(*values: float) -> pd.DataFrame:
+    return pd.DataFrame({"ms": values, "name": [f"row {v:g}" for v in values]})
+
+
+def _opened(folder: Path) -> TableStore:
+    return table_store(folder, "ms", "name")
+
+
+def test_tables_are_found_by_key_before_and_after_they_are_merged(tmp_path: Path) -> None:
+    store = _opened(tmp_path / "kept")
+    assert store.get("a+b-1") is None
+    for key, values in (("a+b-1", (3.0, 1.0, 2.0)), ("other", (5.0,))):
+        store.commit({key: _table(*values)})
+        pd.testing.assert_frame_equal(_opened(tmp_path / "kept").get(key), _table(*values))  # a killed run keeps it
+    store.merge()
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["rows-000.parquet"]
+    found = _opened(tmp_path / "kept")
+    assert {*found.query()} == {"a+b-1", "other"}
+    pd.testing.assert_frame_equal(found.get("a+b-1"), _table(3.0, 1.0, 2.0))
+
+
+def test_what_was_merged_is_not_written_again(tmp_path: Path) -> None:
+    store = _opened(tmp_path)
+    store.commit({"a": _table(1.0)})
+    store.merge()
+    (first,) = tmp_path.iterdir()
+    before = first.stat().st_mtime_ns
+    store.merge()  # nothing was added
+    again = _opened(tmp_path)
+    again.commit({"b": _table(2.0)})
+    again.commit({"c": _table(3.0)})
+    again.merge()
+    assert {path.name for path in tmp_path.iterdir()} == {"rows-000.parquet", "rows-001.parquet"}
+    assert first.stat().st_mtime_ns == before
+    assert {*_opened(tmp_path).query()} == {"a", "b", "c"}
+
+
+def test_what_is_merged_never_takes_the_place_of_an_earlier_file(tmp_path: Path) -> None:
+    for key in ("a", "b"):
+        store = _opened(tmp_path)
+        store.commit({key: _table(1.0)})
+        store.merge()
+    (tmp_path / "rows-000.parquet").unlink()  # its rows are of an earlier protocol
+    store = _opened(tmp_path)
+    store.commit({"c": _table(1.0)})
+    store.merge()
+    assert {*_opened(tmp_path).query()} == {"b", "c"}
+
+
+def test_a_merge_that_was_killed_leaves_nothing_twice(tmp_path: Path) -> None:
+    store = _opened(tmp_path)
+    store.commit({"a": _table(1.0, 2.0)})
+    (part,) = tmp_path.iterdir()
+    alone = part.read_bytes()
+    store.merge()
+    part.write_bytes(alone)  # it was not removed yet
+    again = _opened(tmp_path)
+    pd.testing.assert_frame_equal(again.get("a"), _table(1.0, 2.0))
+    again.merge()
+    assert [path.name for path in tmp_path.iterdir()] == ["rows-000.parquet"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more"])
+def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rows-000.parquet").write_bytes(content)
+    with pytest.raises(FormatError, match="rows-000") as caught:
+        _opened(tmp_path)
+    assert "remove it" in caught.value.next_step
+
+
+def _measured(device: str, chapter: str) -> list[Path]:
+    """The files that a complete measurement of a chapter writes."""
+    rows = [ROOT / "data/rows" / device / stage for stage in CHAPTERS[chapter]]
+    written = [path for pattern in WRITTEN[chapter] for path in (ROOT / "results" / device).glob(pattern)]
+    return [path for path in (*(p for folder in rows for p in folder.rglob("*")), *written) if path.is_file()]
+
+
+@pytest.mark.parametrize("device", ["cpu-onednn", "cpu-onnxruntime", "cpu-openvino"])
+@pytest.mark.committed
+def test_measuring_all_of_a_device_again_adds_little_and_changes_few_files(device: str) -> None:
+    changed = {chapter: _measured(device, chapter) for chapter in CHAPTERS}
+    assert len(changed["prediction"]) > 10
+    for chapter, files in changed.items():
+        added = sum(len(zlib.compress(path.read_bytes())) for path in files)
+        assert added <= MOST_BYTES, f"{chapter}: {added} bytes"
+    assert sum(map(len, changed.values())) <= MOST_FILES
+
+
+@pytest.mark.parametrize(
+    ("parts", "digits", "key"),
+    [
+        (["x", {"b": 1, "a": 2.5}], 12, "d08992e7ebe5"),
+        ({"b": 1, "a": [2]}, 12, "41ff4104bc48"),
+        (["partition/2", "samples", ["m", ["1", "2"], {"a": 1}], [["x", 1.5], None, 3]], 16, "d70bed5892092e03"),
+        (["é", None, True, 1e-9, 10**12], 64, "b6b31b5ecadc5a58da7361c1fdcf9576f69ed8e502db9456bb359d9281294993"),
+    ],
+)
+def test_keys_stay_what_they_were(parts: object, digits: int, key: str) -> None:
+    assert key_of(parts, digits) == key

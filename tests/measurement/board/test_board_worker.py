@@ -1,4 +1,4 @@
-"""A real worker in a process of its own: rows as of this machine, and links, workers and hosts that end in mid-batch."""
+"""A real worker in a process of its own, links and hosts that end in mid-batch, and the gate of a board."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ import pytest
 from boards import WORKER, board
 from quick_bench import SETTINGS, measuring_alone, node_subjects, subjects  # noqa: F401  a fixture
 
-from edgeplan.devices.config import DeviceFile
-from edgeplan.errors import BusyError, DeviceError
+from edgeplan.devices.config import DeviceFile, GateSettings
+from edgeplan.errors import BusyError, DeviceError, NoiseError
 from edgeplan.measurement import lock
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.board import client
+from edgeplan.measurement.board import client, worker
 from edgeplan.measurement.board.client import CLOCK_OFFSET, BoardMeasurer
 from edgeplan.measurement.board.journal import journal_folder
+from edgeplan.measurement.board.worker import Gate
 from edgeplan.measurement.rows import read_rows
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import STORED_ROWS_ONLY
 
 LANE = "processes"
+
 #: A batch that lasts a second or so.
 LONG = SETTINGS.model_copy(update={"min_gap_seconds": 0.3})
 
@@ -279,3 +281,84 @@ def test_the_environment_of_a_board_names_no_host_or_user(tmp_path: Path) -> Non
     with bench_on(board(tmp_path), tmp_path) as bench:
         told = json.dumps(bench.identity)
     assert os.uname().nodename not in told
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two zones, one of which cannot be read, and two processors."""
+    for name, text in (
+        ("class/thermal/thermal_zone0/temp", "41500"),
+        ("class/thermal/thermal_zone1/temp", "n/a"),
+        ("devices/system/cpu/cpu0/thermal_throttle/core_throttle_count", "3"),
+        ("devices/system/cpu/cpu1/thermal_throttle/core_throttle_count", "4"),
+        ("devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance"),
+        ("devices/system/cpu/cpu1/cpufreq/scaling_governor", "performance"),
+    ):
+        path = tmp_path / "sys" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{text}\n")
+    return tmp_path
+
+
+def heat(root: Path, celsius: float) -> None:
+    (root / "sys/class/thermal/thermal_zone0/temp").write_text(str(int(celsius * 1000)))
+
+
+def test_a_fit_board_passes(root: Path) -> None:
+    gate = Gate(GateSettings(max_celsius=60, governor="performance"), root)
+    gate.wait()
+    assert gate.disturbed() == ""
+    assert (gate.look().celsius, gate.look().throttles) == (41.5, 7)
+
+
+def test_a_hot_board_is_waited_for_and_told_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    heat(root, 80)
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        heat(root, 80 - 10 * len(pauses))
+
+    Gate(GateSettings(max_celsius=60), root, pause).wait()
+    assert len(pauses) == 2
+    assert caplog.text.count("a batch waits: too hot: 80.0 degrees") == 1
+    assert "70.0" not in caplog.text
+
+
+def test_a_board_that_stays_hot_ends_the_wait(root: Path) -> None:
+    heat(root, 90)
+    with pytest.raises(NoiseError, match=r"not fit to measure: too hot: 90\.0 degrees") as caught:
+        Gate(GateSettings(max_celsius=60, wait_seconds=0), root).wait()
+    assert "gate" in caught.value.next_step
+
+
+def test_another_governor_is_told(root: Path) -> None:
+    (root / "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor").write_text("powersave\n")
+    with pytest.raises(NoiseError, match="governor: it is performance, powersave"):
+        Gate(GateSettings(governor="performance", wait_seconds=0), root).wait()
+    Gate(GateSettings(), root).wait()
+
+
+def test_a_batch_that_was_throttled_does_not_count(root: Path) -> None:
+    gate = Gate(GateSettings(max_celsius=60), root)
+    gate.wait()
+    (root / "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count").write_text("5")
+    assert gate.disturbed() == "its processor was throttled"
+    gate.wait()
+    assert not gate.disturbed()
+    heat(root, 66)
+    assert gate.disturbed() == "it grew hotter than 60 degrees: 66.0"
+
+
+def test_a_raspberry_pi_tells_by_its_own_command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "bin/vcgencmd"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\necho throttled=0x50005\n")  # capped in the past; undervoltage and throttled now
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:/bin:/usr/bin")
+    assert Gate(GateSettings(), root).look().throttled
+    command.write_text("#!/bin/sh\necho throttled=0x50000\n")
+    assert not Gate(GateSettings(), root).look().throttled
+    command.write_text("#!/bin/sh\necho odd\n")
+    assert not Gate(GateSettings(), root).look().throttled
+    assert worker.THROTTLED_AGAIN > 0

@@ -1,0 +1,225 @@
+"""Where rows come from: cores, load and commits that are kept beside them, and rows that another machine measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quick_bench import measuring_alone, open_bench, subjects  # noqa: F401  a fixture
+
+import edgeplan
+from edgeplan.errors import FormatError
+from edgeplan.measurement import bench as bench_module
+from edgeplan.measurement import local
+from edgeplan.measurement.rows import collect, read_rows, write_rows
+from edgeplan.support.machine import source_commit
+from edgeplan.support.store import STORED_ROWS_ONLY
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commits of the checkout, the present one last."""
+    found = ["one"]
+    monkeypatch.setattr(bench_module, "source_commit", lambda: found[-1])
+    return found
+
+
+def test_cores_and_load_are_kept_with_the_rows_but_decide_none(
+    tmp_path: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stored() -> Any:
+        (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
+        return json.loads(path.read_text())["environment"]
+
+    loads = iter([1.5, 0.7, 3.25])
+    monkeypatch.setattr(os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
+    monkeypatch.setattr(local, "environment", lambda: {"cpu": "x"})
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(4))  # two batches
+    assert stored() == {
+        "cpu": "x",
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "load_1min": {"least": 0.7, "most": 1.5, "batches": 2},
+        "commits": ["one"],
+    }
+    commits.append("two")
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(5))
+        assert bench.measured == 1
+    assert stored()["load_1min"] == {"least": 0.7, "most": 3.25, "batches": 3}
+    assert stored()["commits"] == ["one", "two"]
+
+
+@pytest.mark.usefixtures("commits")
+def test_rows_beside_those_of_an_unknown_commit_say_so(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(1))
+    (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
+    identity = json.loads(path.read_text())
+    assert identity["environment"].pop("commits") == ["one"]
+    path.write_text(json.dumps(identity))
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(2))
+    assert json.loads(path.read_text())["environment"]["commits"] == ["not recorded", "one"]
+
+
+def test_rows_that_a_killed_run_left_in_the_journal_bring_their_commit(tmp_path: Path, commits: list[str]) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(2))
+    shutil.rmtree(tmp_path / "w")  # the workspace of an experiment that is gone
+    commits.append("two")
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(4))
+        assert bench.measured == 2
+    (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
+    assert json.loads(path.read_text())["environment"]["commits"] == ["one", "two"]
+
+
+def test_rows_that_tell_no_load_are_said_not_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(1))
+    (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
+    identity = json.loads(path.read_text())
+    identity["environment"] |= {"load_1min": None, "affinity": None}
+    path.write_text(json.dumps(identity))
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    with open_bench(tmp_path) as bench:
+        kept = bench.store.identity["environment"]
+    assert (kept["load_1min"], kept["affinity"]) == ("not recorded", "not recorded")
+    assert kept["cores"] == os.cpu_count()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with one module; `edgeplan` claims to lie there."""
+    folder = tmp_path / "repository" / "edgeplan"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    monkeypatch.setattr(edgeplan, "__file__", str(folder / "__init__.py"))
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_is_named_and_marked_where_the_package_changed(package: Path) -> None:
+    root = package.parent
+    git(root, "init", "--quiet")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "--message", "first")
+    commit = git(root, "rev-parse", "--short=12", "HEAD")
+    assert source_commit() == commit
+    (root / "params.yaml").write_text("seed: 1")  # values of params are in the key of rows
+    assert source_commit() == commit
+    (package / "new.py").write_text("")
+    assert source_commit() == f"{commit}+changes"
+
+
+def test_a_package_that_another_repository_ignores_has_none(package: Path) -> None:
+    root = package.parent
+    git(root, "init", "--quiet")
+    (root / ".gitignore").write_text("edgeplan/")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "--message", "of something else")
+    assert source_commit() == "not recorded"
+
+
+def test_a_package_outside_of_git_has_none(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(package.parents[1]))
+    assert source_commit() == "not recorded"
+
+
+def test_a_machine_without_git_tells_none(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(package))
+    assert source_commit() == "not recorded"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Rows as another machine has them: data/rows/dev/<stage>."""
+    with open_bench(tmp_path) as bench:
+        bench.measure(subjects(3))
+        folder = bench.store.folder
+    assert folder is not None
+    target = tmp_path / "other/dev/truth"
+    target.parent.mkdir(parents=True)
+    folder.rename(target)
+    return target.parent
+
+
+def rows_in(folder: Path) -> int:
+    return sum(len(read_rows(path)) for path in folder.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_are_taken_once(source: Path, tmp_path: Path, *, packed: bool) -> None:
+    if packed:
+        with tarfile.open(tmp_path / "rows.tar", "w") as archive:
+            archive.add(source, arcname="dev")
+        source = tmp_path / "rows.tar"
+    (found,) = collect("dev", source, tmp_path / "rows")
+    assert (found.stage, found.fresh, found.known) == ("truth", 3, 0)
+    (again,) = collect("dev", source, tmp_path / "rows")
+    assert (again.fresh, again.known) == (0, 3)
+    assert rows_in(tmp_path / "rows/dev/truth") == 3
+
+
+def refused(name: str, source: Path, tmp_path: Path) -> FormatError:
+    with pytest.raises(FormatError) as caught:
+        collect(name, source, tmp_path / "rows")
+    assert not (tmp_path / "rows").exists()
+    return caught.value
+
+
+def test_rows_of_another_device_are_refused(source: Path, tmp_path: Path) -> None:
+    error = refused("pi", source, tmp_path)
+    assert "rows of the device 'dev', not of 'pi'" in error.what
+    assert "edgeplan device collect dev" in error.next_step
+
+
+def test_a_key_that_is_not_that_of_its_identity_is_refused(source: Path, tmp_path: Path) -> None:
+    (path,) = source.rglob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "engine_version": "9.9"}))
+    assert "the key of these rows" in refused("dev", source, tmp_path).what
+
+
+def test_damaged_rows_are_refused_and_none_is_taken(source: Path, tmp_path: Path) -> None:
+    path = next(iter(source.rglob("*.parquet")))
+    rows = read_rows(path)
+    write_rows(path, [{**rows[0], "least_us": [-1.0, 1.0, 1.0]}, *rows[1:]])
+    assert "is damaged" in refused("dev", source, tmp_path).what
+    path.write_bytes(b"PAR1")
+    assert "not a readable row file" in refused("dev", source, tmp_path).what
+
+
+def test_what_holds_no_rows_is_refused_with_the_command(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "tar -C data/rows" in refused("dev", tmp_path / "empty", tmp_path).next_step
+    (tmp_path / "no.tar").write_text("no archive")
+    assert "not a readable archive" in refused("dev", tmp_path / "no.tar", tmp_path).what
+
+
+def test_an_archive_writes_nowhere_else(source: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "rows.tar", "w") as archive:
+        archive.add(next(iter(source.rglob("*.parquet"))), arcname="../../../escaped.parquet")
+    assert refused("dev", tmp_path / "rows.tar", tmp_path)
+    assert not list(tmp_path.rglob("escaped*"))
+
+
+def test_an_archive_that_would_fill_the_disk_is_not_unpacked(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{collect.__module__}._MOST_BYTES", 100)
+    with tarfile.open(tmp_path / "rows.tar", "w") as archive:
+        archive.add(source, arcname="dev")
+    error = refused("dev", tmp_path / "rows.tar", tmp_path)
+    assert "the archive is too large" in error.what
+    assert error.next_step == "name a folder instead"
