@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from edgeplan.cli import app, main
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import BASELINES, plan
+from edgeplan.planning.partition.planner import BASELINES, PartitionPlan, plan
 
 _HOSTILE = ["$\\frac{1}{", "<script>&\"'", "\x1b[31mred", "a\nb", "\u202egnp", "[bold]x", "é漢字", "x" * 900]
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.comparing.api import judged, with_kept
-from edgeplan.comparing.bench import queued_ms
-from edgeplan.comparing.chart import write_chart
-from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, read, share_of
+from edgeplan.comparing.api import judged, queued_ms, with_kept
+from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, read, share_of, write_chart
 from edgeplan.comparing.ways import Way, processors_of, ways
 from edgeplan.errors import FormatError, ParamsError, SlowerError
 from edgeplan.measurement import others

@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeplan.planning.partition.baselines import in_sequence
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, PairCosts
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, PairCosts, in_sequence
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.eop import Matched, eop, key_operators, pattern_match, tune
-from edgeplan.planning.partition.patterns import fit
+from edgeplan.planning.partition.eop import Matched, eop, fit, key_operators, pattern_match, tune
 
 SHARES = [k / 16 for k in range(1, 17)]
 

@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 from partition_instances import ladder
 
-from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.baselines import in_sequence
-from edgeplan.planning.partition.costs import GPU, SPLIT, PairCosts
+from edgeplan.planning.partition.costs import GPU, SPLIT, PairCosts, equal, fixed, in_sequence, single
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import BASELINES, admitted, compared, plan, sequential
+from edgeplan.planning.partition.planner import BASELINES, PartitionPlan, admitted, compared, plan, sequential
 
 Operator = dict[str, Any]
 
@@ -83,7 +80,7 @@ def test_what_cannot_be_split_says_why() -> None:
 def test_what_only_one_processor_can_run_is_part_of_the_other_ones_plan() -> None:
     only = {"name": "b", "inputs": ["a"], "options": [{"on": "cpu", "cpu_ms": 1.0}]}
     costs = costs_of(operator("a", "", 5, 1), only, operator("c", "b", 5, 1), hand_over=0.25)
-    assert baselines.single(costs, GPU) == (1, 0, 1)
+    assert single(costs, GPU) == (1, 0, 1)
     made = plan(costs)
     assert (kinds(made), made.better_single, made.better_single_ms) == ("gcg", "gpu", 3.5)
 
@@ -105,8 +102,8 @@ def test_equal_and_fixed_ratios() -> None:
         operator("c", "b", 1, 2),
     )
     costs = costs_of(*steps)
-    assert [o.cpu_share for o in costs.chosen(baselines.equal(costs))] == [0.5, 0.5, 1.0]
-    assert [o.cpu_share for o in costs.chosen(baselines.fixed(costs))] == [0.25, 0.25, 1.0]
+    assert [o.cpu_share for o in costs.chosen(equal(costs))] == [0.5, 0.5, 1.0]
+    assert [o.cpu_share for o in costs.chosen(fixed(costs))] == [0.25, 0.25, 1.0]
     found = compared(costs)
     assert list(found) == list(BASELINES)
     assert (found["equal"], found["fixed"], found["greedy"]) == (9.0, 7.0, 6.0)

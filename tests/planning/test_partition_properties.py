@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from partition_reference import choices, documents, hand_over, read
 
 from depth import examples
-from edgeplan.planning.partition.baselines import better_single, greedy, in_sequence
-from edgeplan.planning.partition.costs import KINDS, PairCosts
+from edgeplan.planning.partition.costs import KINDS, PairCosts, better_single, greedy, in_sequence
 from edgeplan.planning.partition.eop import eop
-from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import admitted, plan, sequential
+from edgeplan.planning.partition.planner import PartitionPlan, admitted, plan, sequential
 
 _quick = settings(deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
 

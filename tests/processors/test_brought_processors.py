@@ -20,10 +20,9 @@ import edgeplan
 from edgeplan import plan_partition
 from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import train
-from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
-from edgeplan.chapters.partition.measuring.samples import samples
+from edgeplan.chapters.partition.measuring.samples import samples, write_pool
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.chapters.profiles import profile
 from edgeplan.devices.pairs import load_pair, processor_class

@@ -9,8 +9,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.crossing import _strided, crossings
-from edgeplan.runtime.partitioned.program import Split, partition
+from edgeplan.runtime.partitioned.program import Split, _strided, crossings, partition
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.processor import Region
 from edgeplan.runtime.program import activation_layouts

@@ -26,7 +26,6 @@ from typer.testing import CliRunner
 
 from edgeplan.chapters.partition.checked import planning as planning_module
 from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_turn
-from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.own_sweep import (
     Moving,
     OwnTimes,
@@ -38,7 +37,7 @@ from edgeplan.chapters.partition.checked.own_sweep import (
     shifted,
     twins,
 )
-from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, checked
+from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, OpenedPlan, checked
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
 from edgeplan.chapters.partition.measuring.opened import Opened, identities

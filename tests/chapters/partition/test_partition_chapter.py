@@ -14,21 +14,19 @@ from partition_models import MODELS, Saved
 from profile_values_of import PROFILES, asked_of
 
 from edgeplan.chapters.partition import layers as drawing
-from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
-from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
+from edgeplan.chapters.partition.costs import GRID, assignments, at_share, choose, fixed_share, model_costs, predicted
 from edgeplan.chapters.partition.eop.ways import recurrent
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, bars, checked_metrics, findings
 from edgeplan.chapters.partition.evaluation.page import BARS, PARTITION_REPORT, dispatch_features_gain, partition_metrics
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_FIGURES, PARTITION_TABLES
 from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, LayerShape, layer_of, layouts, lowered
-from edgeplan.chapters.partition.learning.features import SHAPE, shape_matrix
-from edgeplan.chapters.partition.learning.predictors import PLAIN, augmented, load, save, shape_class
+from edgeplan.chapters.partition.learning.predictors import PLAIN, SHAPE, augmented, load, save, shape_class, shape_matrix
 from edgeplan.chapters.partition.learning.training import Trained, layers_of
 from edgeplan.chapters.partition.measuring.samples import at_median_speed
 from edgeplan.chapters.partition.measuring.splits import beside_and_error
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError
-from edgeplan.planning.partition import baselines
+from edgeplan.planning.partition.costs import better_single, greedy, single
 from edgeplan.planning.partition.planner import plan
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.layouts import BLOCKED, NCHW
@@ -285,8 +283,8 @@ def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, name
     costs = model_costs(steps, where, learnt.predictors, names=("c", "g"), synchronisation="polling")
     assert [step.name for step in costs.costs.steps] == [step.name for step in steps.steps]
     made = plan(costs.costs)
-    single = baselines.better_single(costs.costs)[1]
-    assert made.makespan_ms <= single
+    single_ms = better_single(costs.costs)[1]
+    assert made.makespan_ms <= single_ms
     assert all(step.whole_because or step.on == "split" for step in made.steps)
     assigned = assignments(made, steps)
     for step, where_to in zip(steps.steps, assigned, strict=True):
@@ -297,9 +295,8 @@ def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, name
             assert 0 < where_to.end < layer.outputs
     parts = partition(steps, where, DISPATCHER.block, assigned)
     assert len(parts.lanes) == len(steps.steps) + sum(isinstance(a, Split) for a in assigned)
-    greedy = costs.assignments(baselines.greedy(costs.costs))
-    assert any(isinstance(a, Split) for a in greedy)
-    alone = costs.assignments(baselines.single(costs.costs, 0))
+    assert any(isinstance(a, Split) for a in costs.assignments(greedy(costs.costs)))
+    alone = costs.assignments(single(costs.costs, 0))
     assert set(alone) == {0}
 
 

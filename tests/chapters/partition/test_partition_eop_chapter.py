@@ -13,9 +13,17 @@ from partition_models import MODELS, Saved, images
 from profile_values_of import PROFILES, asked_of
 
 from edgeplan.chapters.partition.costs import ModelCosts
-from edgeplan.chapters.partition.eop.operators import SAMPLED, best_options, measured_costs, subgraphs_of
 from edgeplan.chapters.partition.eop.page import BARS, EOP_REPORT, eop_metrics
-from edgeplan.chapters.partition.eop.sweeps import SWEEP, SweptModel, subject_of, swept_layouts
+from edgeplan.chapters.partition.eop.sweeps import (
+    SAMPLED,
+    SWEEP,
+    SweptModel,
+    best_options,
+    measured_costs,
+    subgraphs_of,
+    subject_of,
+    swept_layouts,
+)
 from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES, EopEvidence
 from edgeplan.chapters.partition.eop.ways import (
     ALL_CORES,
@@ -35,7 +43,7 @@ from edgeplan.chapters.partition.settings import EopSettings
 from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
 from edgeplan.errors import ParamsError
 from edgeplan.graph.simplify import batched
-from edgeplan.planning.partition.patterns import fit
+from edgeplan.planning.partition.eop import fit
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.partitioned.program import Split, partition, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split

@@ -26,10 +26,9 @@ from edgeplan import plan_partition
 from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
-from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed, write_pool
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows
-from edgeplan.chapters.partition.measuring.samples import samples
+from edgeplan.chapters.partition.measuring.samples import ChainPlace, samples, timed, write_pool
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.chapters.partition.stages.partition import ModelJob, measured

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.comparing import api
-from edgeplan.comparing.result import Comparison, share_of
+from edgeplan.comparing.result import Comparison, share_of, write_chart
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.terminal import escaped, milliseconds, say, show
@@ -50,8 +50,6 @@ def compare(
         preparation=preparation(shape, values, batch),
     )  # fmt: skip
     if chart is not None:
-        from edgeplan.comparing.chart import write_chart  # noqa: PLC0415  matplotlib takes as long to be imported
-
         write_chart(found, chart)
     if as_json:
         say(json.dumps(found.document(), indent=2))

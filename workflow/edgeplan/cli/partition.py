@@ -14,8 +14,7 @@ from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.cli.run_pair import check_lines
 from edgeplan.errors import ParamsError
 from edgeplan.planning.partition.document import read_costs
-from edgeplan.planning.partition.plan import PartitionPlan, document, write_plan
-from edgeplan.planning.partition.planner import compared, plan
+from edgeplan.planning.partition.planner import PartitionPlan, compared, document, plan, write_plan
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class ShownStep(msgspec.Struct, frozen=True):
-    """A shown step is what a run tells of a `planning.partition.plan.PlannedStep`, which has more fields."""
+    """A shown step is what a run tells of a `planning.partition.planner.PlannedStep`, which has more fields."""
 
     on: str
 
 
 class ShownPlan(msgspec.Struct, frozen=True):
-    """A shown plan is what a run tells of a `planning.partition.plan.PartitionPlan`, which has more fields."""
+    """A shown plan is what a run tells of a `planning.partition.planner.PartitionPlan`, which has more fields."""
 
     model: str
     processors: tuple[str, str]

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from edgeplan.chapters.partition.checked.fastest import fastest
 from edgeplan.errors import FormatError, ParamsError, SlowerError
 from edgeplan.measurement.process.job import STOCK_TOLERANCE
+from edgeplan.support.files import write_atomically
 
 Goal = Literal["one", "at_once", "many", "memory", "start"]
 Verdict = Literal["slower", "faster", "the same", "not told apart", "not known"]
@@ -228,3 +229,23 @@ def share_of(text: str) -> float:
     if not 0 <= found < float("inf"):
         raise ParamsError(f"{text!r} is no share", where="--fail-above", next_step="name one as in 5%")
     return found
+
+
+def write_chart(found: Comparison, path: Path) -> None:
+    """Draw all ways whose outputs are right, as SVG: a colour for each engine, a mark for each number of sessions."""
+    from edgeplan.reporting.drawing import MARKERS, PALETTE, canvas, legend, name_axes, svg  # noqa: PLC0415  matplotlib is slow
+
+    figure, (axis,) = canvas(9.5, 4.2)
+    rows = [row for row in found.rows if row.is_right]
+    engines, counts = (list(dict.fromkeys(values)) for values in ([r.engine for r in rows], [r.sessions for r in rows]))
+    for row in rows:
+        sure = [[max(row.latency_ms - row.low_ms, 0.0)], [max(row.high_ms - row.latency_ms, 0.0)]]
+        axis.errorbar(
+            [row.latency_ms], [row.per_second], xerr=sure, label=row.name, linestyle="none", markersize=6, capsize=2,
+            color=PALETTE[engines.index(row.engine) % len(PALETTE)], marker=MARKERS[counts.index(row.sessions) % len(MARKERS)],
+        )  # fmt: skip
+    axis.set_xlim(left=0)
+    axis.set_ylim(bottom=0)
+    name_axes(axis, "a later request (ms)", "requests a second", found.model)
+    legend(axis, beside=True)
+    write_atomically(path, lambda temporary: temporary.write_bytes(svg(figure)))

@@ -237,11 +237,7 @@ def _narrow(made: ColdStartPlan, model: Path, folder: Path, threads: int) -> Non
 def plan_session(folder: Path, processors: tuple[int, ...], runs: int, *words: str) -> Session:
     """Return the session of a plan folder of any kind: by edgeplan-run where that runs it, else in Python.
 
-    Args:
-        folder: the plan.
-        processors: that it may use.
-        runs: inferences behind the first, where edgeplan-run runs it.
-        words: further options of edgeplan-run.
+    Where edgeplan-run runs it, it infers `runs` times behind the first, and takes the words as options.
     """
     if not runs_natively(str(folder)):
         return Session((sys.executable, "-m", "edgeplan.comparing.opened", str(folder)), processors)
@@ -254,13 +250,7 @@ def serve(
 ) -> Server:
     """Make what serves a model by an engine.
 
-    Args:
-        name: of the engine.
-        source: the model.
-        device: of the engine onednn, for plans.
-        processors: that all sessions together may use.
-        seconds: that making it may take, as far as can be held.
-        pair: for plans of its second processor, and of both.
+    All sessions together use the processors; making it may take the seconds, as far as can be held.
 
     Raises:
         EdgeplanError: the engine is not installed, or cannot serve the model.

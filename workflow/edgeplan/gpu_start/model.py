@@ -36,7 +36,7 @@ from edgeplan.runtime.gpu_program import (
     PlannedLaunch,
     WeightPlace,
 )
-from edgeplan.runtime.partitioned.crossing import is_view
+from edgeplan.runtime.partitioned.program import is_view
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.program_file import Border
 from edgeplan.support.lazy import sha256

@@ -17,7 +17,7 @@ from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, device_numbers, packed
 from edgeplan.opencl.spaces import tensor_of
 from edgeplan.runtime.executable import Buffer, Executable
-from edgeplan.runtime.partitioned.crossing import is_view
+from edgeplan.runtime.partitioned.program import is_view
 from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Region, Shapes
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.transform import folded

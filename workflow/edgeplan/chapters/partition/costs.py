@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgeplan.chapters.partition.choosing import predicted
-from edgeplan.chapters.partition.layers import LayerShape, layer_of
-from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors, refused
-from edgeplan.chapters.partition.names import SIDES
+import numpy as np
+
+from edgeplan.chapters.partition.layers import LayerShape, layer_of, splits
+from edgeplan.chapters.partition.learning.predictors import OURS, Floats, PairPredictors, refused
+from edgeplan.chapters.partition.settings import SIDES
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.planning.partition.costs import PairCosts
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.plan import PartitionPlan
+from edgeplan.planning.partition.planner import PartitionPlan
 from edgeplan.runtime.layouts import NCHW, same_bytes
 from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
@@ -37,8 +38,6 @@ class ModelCosts:
 
     Attributes:
         content: the cost document, JSON in UTF-8.
-        costs: the same, read.
-        block: channels of a block of the layout `blocked16`.
         assigned: by step and position among its options, where it runs.
     """
 
@@ -157,3 +156,96 @@ def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]
         else:
             found.append(SIDES.index(planned.on))
     return tuple(found)
+
+
+#: More splits than these are narrowed down in two passes.
+_FIRST_PASS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Predictions of a layer give its time whole and split.
+
+    Attributes:
+        whole_us: on each lane alone.
+        channels: of lane 0, for each split that was looked at.
+        parts_us: time of each on both lanes, beside each other (splits, 2).
+    """
+
+    whole_us: tuple[float, float]
+    channels: tuple[int, ...]
+    parts_us: Floats
+
+    @property
+    def spans_us(self) -> Floats:
+        """Return the time of the slower part of each split."""
+        return np.asarray(self.parts_us.max(axis=1, initial=0.0))
+
+
+def predicted(predictors: PairPredictors, layer: LayerShape, step: int, variant: str = OURS) -> Predicted:
+    """Predict all splits in steps of channels; of many, a coarse pass and then those around the best two of it."""
+    every = splits(layer.outputs, step)
+    stride = -(-len(every) // _FIRST_PASS) if every else 1
+    chosen = every[stride - 1 :: stride] if stride > 1 else every
+    first, second = _times(predictors, layer, chosen, variant)
+    if stride > 1:
+        best = np.argsort(np.maximum(first[1:], second[1:]))[:2]
+        near = {at for k in best for at in every if abs(at - chosen[k]) < stride * step} - {*chosen}
+        more = tuple(sorted(near))
+        further = _times(predictors, layer, more, variant)
+        order = np.argsort([*chosen, *more])
+        first = np.concatenate([first[:1], np.concatenate([first[1:], further[0][1:]])[order]])
+        second = np.concatenate([second[:1], np.concatenate([second[1:], further[1][1:]])[order]])
+        chosen = tuple(sorted((*chosen, *more)))
+    parts = np.column_stack([first[1:], second[1:]]) * predictors.card.beside.get(layer.kind, 1.0)
+    return Predicted((float(first[0]), float(second[0])), chosen, parts)
+
+
+def split_span_us(predictors: PairPredictors, layer: LayerShape, channels: int) -> float:
+    """Predict the time of the slower part of one split, without its handshake."""
+    parts = [times[1] for times in _times(predictors, layer, (channels,), OURS)]
+    return float(max(parts) * predictors.card.beside.get(layer.kind, 1.0))
+
+
+def _times(predictors: PairPredictors, layer: LayerShape, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
+    """Return the times of the whole layer, then of each split, on both lanes."""
+    first = predictors.us(0, [layer.part(c) for c in (layer.outputs, *channels)])
+    second = predictors.us(1, [layer.part(layer.outputs - c) for c in (0, *channels)], variant)
+    return first, second
+
+
+def choose(found: Predicted, outputs: int, handshake_us: float, margin: float) -> int:
+    """Channels of lane 0: 0 and all of them are a single processor.
+
+    A split costs a handshake, and has to gain more than the margin of the better one's time.
+    """
+    whole = min(found.whole_us)
+    single = outputs if found.whole_us[0] == whole else 0
+    if not found.channels:
+        return single
+    spans = found.spans_us + handshake_us
+    best = int(np.argmin(spans))
+    return found.channels[best] if spans[best] < whole * (1 - margin) else single
+
+
+def at_share(outputs: int, share: float, step: int) -> int:
+    """Channels of lane 0 nearest to a share of a layer, in whole steps and with something for both where that can be."""
+    every = splits(outputs, step)
+    return min(every, key=lambda c: abs(c - share * outputs)) if every else outputs
+
+
+def fixed_share(predictors: PairPredictors, layers: Sequence[LayerShape], step: int, handshake_us: float) -> float:
+    """The one share of lane 0 that is best for training layers: least mean of span over the better single processor."""
+    shares = np.linspace(0.05, 0.95, 19)
+    split = [layer for layer in layers if splits(layer.outputs, step)]
+    if not split:
+        return 0.5
+    whole = np.minimum(*(predictors.us(lane, split) for lane in (0, 1)))
+    means = []
+    for share in shares:
+        channels = [at_share(layer.outputs, float(share), step) for layer in split]
+        first = predictors.us(0, [layer.part(c) for layer, c in zip(split, channels, strict=True)])
+        second = predictors.us(1, [layer.part(layer.outputs - c) for layer, c in zip(split, channels, strict=True)])
+        spans = np.maximum(first, second) * [predictors.card.beside.get(layer.kind, 1.0) for layer in split] + handshake_us
+        means.append(float(np.mean(spans / whole)))
+    return float(shares[int(np.argmin(means))])

@@ -23,8 +23,7 @@ from edgeplan.graph.onnx.write import seeded
 from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.process.stock import Inputs, prepared
-from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import plan
+from edgeplan.planning.partition.planner import PartitionPlan, plan
 from edgeplan.runtime.folder import (
     ENGINE,
     ENGINE_FILES,
@@ -57,11 +56,6 @@ class PlannedModel:
     """A model with its costs and its plan.
 
     Attributes:
-        model: the ONNX file.
-        lowered: its steps.
-        layouts: layout of every activation.
-        costs: of all its options.
-        plan: of them.
         seconds: taken to predict and to plan.
         alone: cores of the first processor where it runs all steps; none: the pair's own, and both processors.
         check: what executing the plan beside other ways told; None where it was not executed.

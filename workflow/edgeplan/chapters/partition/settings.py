@@ -10,6 +10,20 @@ from edgeplan.chapters.base import ChapterParams, DeviceName, Section
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.workloads.registry import WORKLOADS
 
+#: Lanes 0 and 1 in stored rows, predictors and cost documents, whatever the pair file calls its processors.
+SIDES = ("cpu", "gpu")
+#: A way to run a layer or a model: oneDNN alone on all cores of the pair.
+ALL_CORES = "cpu, all cores"
+#: A way to run a model: as the planner says, on both processors.
+PLANNED = "planned"
+#: Who can gain less than this over the best of CPU, GPU and all cores is told not to split.
+WORTH_SPLITTING = 1.05
+#: A way that takes so many times as long as another counts as slower.
+SLOWER = 1.02
+#: Makespans of one plan differ by less than this share, whatever the order of their sums.
+SAME_PLAN = 1e-6
+
+
 _Count = Annotated[int, Field(ge=1, le=100_000)]
 
 _Sizes = Annotated[tuple[_Count, ...], Field(min_length=2)]
@@ -87,7 +101,6 @@ class PartitionSettings(Section):
         checked_later_seconds: after which such a plan is run in new processes, and held to what it says.
         checked_seconds: by the clock, after which no further model is begun, and no plan waited for; 0 is unbounded. The next
             run goes on.
-        eop: what is measured for EOP.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
 

@@ -27,7 +27,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.crossing import dense, is_view_at
+from edgeplan.runtime.partitioned.program import dense, is_view_at
 from edgeplan.runtime.processor import Kernel, Region
 from edgeplan.runtime.program import Program, blocked_images, build_program, plan_buffers, step_candidates
 from edgeplan.runtime.session import PreparedSteps

@@ -81,12 +81,7 @@ def read_costs(path: Path) -> PairCosts:
 
 
 def parse_costs(content: bytes, where: str) -> PairCosts:
-    """Return costs of a document's bytes.
-
-    Args:
-        content: JSON in UTF-8, or in the encoding that its byte order mark says.
-        where: path, for messages.
-    """
+    """Return costs of a document's bytes: JSON in UTF-8, or in the encoding that its byte order mark says."""
     try:
         raw = json.loads(content, object_pairs_hook=_unrepeated)
     except (ValueError, RecursionError) as error:

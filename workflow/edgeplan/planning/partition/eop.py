@@ -26,15 +26,98 @@ Where the text leaves a choice:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.planning.partition.baselines import nearest
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Option, PairCosts, PairStep
-from edgeplan.planning.partition.patterns import Pattern, fit
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Option, PairCosts, PairStep, nearest
+
+PATTERNS = ("constant", "linear", "staircase")
+_STAIRS = range(2, 33)  # numbers of stairs that are tried
+_SAME = 1e-9  # of the longest time: errors that differ by less are rounding
+_LEVERAGE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern is a curve of time over share, fitted to samples.
+
+    Attributes:
+        name: one of `PATTERNS`.
+        base_ms, slope_ms: a and b.
+        width: w, a share of the input; 0 for the other patterns.
+        error_ms: root mean square of what each sample is off by when it is left out.
+    """
+
+    name: str
+    base_ms: float
+    slope_ms: float
+    width: float
+    error_ms: float
+
+    def at(self, shares: npt.ArrayLike) -> Floats:
+        """Estimated times (ms) of shares of the input, at least 0; a share of 0 takes nothing."""
+        x = np.asarray(shares, dtype=np.float64)
+        feature = _stairs(x, self.width) if self.width else x
+        return np.where(x > 0, np.maximum(self.base_ms + self.slope_ms * feature, 0.0), 0.0)
+
+
+def fit(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
+    """Return the pattern of least error."""
+    fitted = fits(shares, times_ms)
+    least = min(p.error_ms for p in fitted) + _SAME * max(map(abs, times_ms))
+    return next(p for p in fitted if p.error_ms <= least)
+
+
+def fits(shares: Sequence[float], times_ms: Sequence[float]) -> list[Pattern]:
+    """Fit every pattern that has samples enough, those of fewer parameters first; see `fit`."""
+    x, t = np.asarray(shares, dtype=np.float64), np.asarray(times_ms, dtype=np.float64)
+    n = len(x)
+    mean = float(t.mean())
+    alone = _rms((t - mean) * n / (n - 1)) if n > 1 else 0.0
+    candidates = [Pattern("constant", mean, 0.0, 0.0, alone)]
+    if n > 2:  # two parameters
+        a, b, _, left_out = _regress(x[None, :], t)
+        candidates.append(Pattern("linear", float(a[0]), float(b[0]), 0.0, _rms(left_out[0])))
+    if n > 3:  # three parameters
+        widths = x.max() / np.asarray(_STAIRS)
+        a, b, errors, left_out = _regress(np.stack([_stairs(x, w) for w in widths]), t)
+        best = int(errors.sum(axis=1).argmin())
+        # Without a sample the sum of squares falls by residual times left-out residual: its width
+        # is chosen by what remains.
+        residuals = t - a[:, None] - b[:, None] * np.stack([_stairs(x, w) for w in widths])
+        chosen = (errors.sum(axis=1)[:, None] - residuals * left_out).argmin(axis=0)
+        error = _rms(left_out[chosen, np.arange(n)])
+        candidates.append(Pattern("staircase", float(a[best]), float(b[best]), float(widths[best]), error))
+    return candidates
+
+
+def _stairs(x: Floats, width: float) -> Floats:
+    return np.asarray(np.ceil(x / width - _SAME), dtype=np.float64)
+
+
+def _rms(values: Floats) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _regress(features: Floats, t: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Least squares, a feature each row: intercepts, slopes, squared residuals, left-out ones."""
+    n = len(t)
+    centre = features.mean(axis=1, keepdims=True)
+    offset = features - centre
+    spread = (offset**2).sum(axis=1, keepdims=True)
+    flat = spread <= 0
+    spread = np.where(flat, 1.0, spread)
+    b = np.where(flat[:, 0], 0.0, (offset * (t - t.mean())).sum(axis=1) / spread[:, 0])
+    a = t.mean() - b * centre[:, 0]
+    residual = t - a[:, None] - b[:, None] * features
+    leverage = 1 / n + np.where(flat, 0.0, offset**2 / spread)
+    # A sample that decides the slope alone leaves the others' mean behind.
+    alone = leverage > 1 - _LEVERAGE
+    left_out = np.where(alone, (t - t.mean()) * n / (n - 1), residual / np.where(alone, 1.0, 1 - leverage))
+    return a, b, residual**2, left_out
 
 
 def fitted(costs: PairCosts) -> PairCosts:
@@ -105,11 +188,9 @@ class Eop:
     """A decision of EOP chooses the option of each step, by the patterns behind it.
 
     Attributes:
-        choice: option of each step.
         estimate_ms: AT of equation 4, from the patterns.
         key: positions of the key operators.
         ratios: of each of them, the CPU's share.
-        matched: their patterns.
     """
 
     choice: Choice

@@ -6,16 +6,125 @@ than the better of them under the costs.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
 
-from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.baselines import PairTimeline, in_sequence
-from edgeplan.planning.partition.costs import CPU, GPU, KINDS, SPLIT, Choice, Option, PairCosts, PairStep
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from edgeplan.planning.partition.costs import (
+    CPU,
+    GPU,
+    KINDS,
+    SPLIT,
+    Choice,
+    Option,
+    PairCosts,
+    PairStep,
+    PairTimeline,
+    better_single,
+    equal,
+    fixed,
+    greedy,
+    in_sequence,
+    single,
+)
 from edgeplan.planning.partition.eop import eop
-from edgeplan.planning.partition.plan import PartitionPlan, PlannedStep
+from edgeplan.support.files import write_text
+
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1)]
+_ROUGH = 1e-6
+PROVEN_GAP = 1e-4  # of what is called optimal: sums of the same times differ by their order
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class PlannedStep(_Part):
+    """A planned step says where and when an operator runs.
+
+    Attributes:
+        option: its position among the operator's options in the cost document.
+        cpu_share: part that the CPU does.
+        dimension: what a split divides.
+        implementation: name of the kernels.
+        start_ms, cpu_end_ms, gpu_end_ms: when; a processor without a part ends when the step
+            starts.
+        whole_because: why it is not split, "" if it is.
+    """
+
+    name: Name
+    on: Literal["cpu", "gpu", "split"]
+    option: Count
+    cpu_share: Share
+    dimension: str = ""
+    implementation: str = ""
+    start_ms: Milliseconds
+    cpu_end_ms: Milliseconds
+    gpu_end_ms: Milliseconds
+    whole_because: str = ""
+
+
+class PartitionPlan(_Part):
+    """A plan of a partition says which processor runs each operator.
+
+    Attributes:
+        processors: names, the CPU's first.
+        steps: in the order of the model.
+        lower_bound_ms: what no plan with the admitted options beats.
+        admitted_splits: operators of which a split is admitted: its predicted gain exceeds the
+            error.
+    """
+
+    format_version: Literal[1] = 1
+    model: Name
+    costs_sha256: str
+    processors: tuple[Name, Name]
+    steps: Annotated[tuple[PlannedStep, ...], Field(min_length=1)]
+    makespan_ms: Milliseconds
+    lower_bound_ms: Milliseconds
+    better_single: Literal["cpu", "gpu"]
+    better_single_ms: Milliseconds
+    admitted_splits: Count
+    planning_ms: Milliseconds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PartitionPlan:
+        slack = _ROUGH * max(self.makespan_ms, 1.0)
+        if self.makespan_ms < self.lower_bound_ms - slack:
+            raise ValueError("makespan_ms: below lower_bound_ms")
+        if self.makespan_ms > self.better_single_ms + slack:
+            raise ValueError("makespan_ms: above better_single_ms")
+        return self
+
+    @property
+    def gap(self) -> float:
+        """Relative distance of the makespan to the bound."""
+        return self.makespan_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else float(self.makespan_ms > 0)
+
+    @property
+    def optimal(self) -> bool:
+        """Tell whether no plan is faster, by more than sums round."""
+        return self.gap <= PROVEN_GAP
+
+
+def write_plan(plan: PartitionPlan, path: Path) -> None:
+    """Write a partition plan to a file, atomically."""
+    write_text(path, plan.model_dump_json(indent=1) + "\n")
+
+
+def document(plan: PartitionPlan) -> dict[str, object]:
+    """Return a plan as `--json` prints it, with what follows from it."""
+    content: dict[str, object] = json.loads(plan.model_dump_json())
+    return {**content, "gap": plan.gap, "optimal": plan.optimal}
 
 
 def admitted(costs: PairCosts) -> PairCosts:
@@ -36,13 +145,7 @@ def _admitted(step: PairStep) -> tuple[Option, ...]:
 
 
 def why_whole(costs: PairCosts, admitted_costs: PairCosts, choice: Choice) -> list[str]:
-    """For each step why it is not split, "" for those that are.
-
-    Args:
-        costs: as given.
-        admitted_costs: the same steps with what `admitted` left of their options.
-        choice: option of each step among the admitted ones.
-    """
+    """For each step why it is not split, "" for those that are. The choice is among the options that `admitted` left."""
     chosen = admitted_costs.chosen(choice)
     reasons = []
     for k, option in enumerate(chosen):
@@ -106,11 +209,7 @@ class InSequence:
 
 
 def sequential(costs: PairCosts) -> InSequence:
-    """Plan one step at a time.
-
-    Args:
-        costs: with the options to choose from; the order of its steps is kept.
-    """
+    """Plan one step at a time, in their order."""
     n = len(costs.steps)
     best = [[s.best(kind) for kind in (CPU, GPU, SPLIT)] for s in costs.steps]
     rest = [0.0] * (n + 1)
@@ -199,11 +298,11 @@ class PartitionOutcome:
 
 #: Plans to compare with, from all options, admitted or not.
 BASELINES: dict[str, Callable[[PairCosts], Choice]] = {
-    "all on the CPU": lambda costs: baselines.single(costs, CPU),
-    "all on the GPU": lambda costs: baselines.single(costs, GPU),
-    "equal": baselines.equal,
-    "fixed": baselines.fixed,
-    "greedy": baselines.greedy,
+    "all on the CPU": lambda costs: single(costs, CPU),
+    "all on the GPU": lambda costs: single(costs, GPU),
+    "equal": equal,
+    "fixed": fixed,
+    "greedy": greedy,
     "EOP": lambda costs: eop(costs).choice,
     "EOP as drawn": lambda costs: eop(costs, overlapped=True).choice,
 }
@@ -213,7 +312,7 @@ def outcome(costs: PairCosts) -> PartitionOutcome:
     """Plan a partition; of equally fast plans a single processor's is taken."""
     kept = admitted(costs)
     found = sequential(kept)
-    best, *others = (baselines.single(kept, CPU), baselines.single(kept, GPU), found.choice)
+    best, *others = (single(kept, CPU), single(kept, GPU), found.choice)
     timeline = in_sequence(kept, best)
     for choice in others:
         other = in_sequence(kept, choice)
@@ -244,7 +343,7 @@ def plan(costs: PairCosts) -> PartitionPlan:
             whole_because=reason,
         )
         steps.append(planned)
-    single, single_ms = baselines.better_single(costs)
+    better, better_ms = better_single(costs)
     return PartitionPlan(
         model=costs.model,
         costs_sha256=costs.sha256,
@@ -252,8 +351,8 @@ def plan(costs: PairCosts) -> PartitionPlan:
         steps=tuple(steps),
         makespan_ms=found.timeline.makespan_ms,
         lower_bound_ms=found.lower_bound_ms,
-        better_single=single,  # type: ignore[arg-type]
-        better_single_ms=single_ms,
+        better_single=better,  # type: ignore[arg-type]
+        better_single_ms=better_ms,
         admitted_splits=sum(any(o.kind == SPLIT for o in s.options) for s in found.costs.steps),
         planning_ms=(time.monotonic() - started) * 1e3,
     )

@@ -12,8 +12,7 @@ from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Created, Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, allocate
-from edgeplan.runtime.partitioned.crossing import crossings
-from edgeplan.runtime.partitioned.program import Partitioned
+from edgeplan.runtime.partitioned.program import Partitioned, crossings
 from edgeplan.runtime.processor import Region
 from edgeplan.runtime.program import signature
 from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, program_of, raw_segment
@@ -46,13 +45,7 @@ class PairPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def build_pair(dnnl: Dnnl, partitioned: Partitioned, threads: int = 1) -> tuple[Built, PairPlaces]:
-    """Build the program of a partition.
-
-    Args:
-        dnnl: the library of the host.
-        partitioned: the partition, made for the host's blocks.
-        threads: of the host's steps.
-    """
+    """Build the program of a partition that was made for the host's blocks."""
     ranged = partitioned.ranged
     steps = ranged.lowered
     whole = replace(partitioned.lowered, shapes=steps.shapes)  # copies of rows have a place, too
@@ -116,11 +109,9 @@ class PairSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where each step of a model runs, and on what.
 
     Attributes:
-        pair: name of the pair.
         processors: of each lane; one alone where all steps are the host's.
         synchronisation: how the lanes wait for each other: "polling" or "events"; "" of one processor.
-        placed: where and when the steps of the program run.
-        plan: the partition document but for what it predicts (`planning.partition.plan`).
+        plan: the partition document but for what it predicts (`planning.partition.planner.PartitionPlan`).
     """
 
     pair: str
@@ -163,8 +154,6 @@ class PairPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """The prediction of a pair's plan: the rest of the partition document, and its costs.
 
     Attributes:
-        plan: the rest of the partition document.
-        costs: the cost document.
         check: what executing the plan beside other ways told; None of a plan that was predicted alone.
     """
 

@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
-from edgeplan.chapters.partition.eop.sweeps import SweptModel, executable_parts, on_gpu, session_of
+from edgeplan.chapters.partition.eop.sweeps import SweptModel, ends_of_parts, executable_parts, on_gpu, session_of
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.layouts import size_bytes
-from edgeplan.runtime.partitioned.crossing import dense
-from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split
+from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, dense
 from edgeplan.runtime.partitioned.sections import Dimension, Extent, extent, why_not_split
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.processor import Processor, Sharing
@@ -103,12 +102,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """This is what moving activations between two copies of an arena takes: nothing where memory is shared.
-
-    Attributes:
-        least_ms: of each move.
-        ms_per_byte: on top of it.
-    """
+    """What moving activations between two copies of an arena takes, each and by the byte: nothing where memory is shared."""
 
     least_ms: float
     ms_per_byte: float
@@ -122,9 +116,7 @@ class Moving:
 class Beyond:
     """These times (ms) come on top of the kernels of steps.
 
-    Attributes:
-        step: a step on each processor: its call, or being enqueued.
-        hand_over: until a processor goes on behind a step of the other, or of both.
+    A step has its call or being enqueued, by processor; a hand-over lasts until one goes on behind the other.
     """
 
     step: Parts
@@ -136,15 +128,12 @@ class OwnTimes:
     """Times of a model's steps in all sessions so far.
 
     Attributes:
-        subject: the model.
-        block: channels of a block of the layout `blocked16`.
         twin: for each step the first one that it equals.
         dimension: what each step can be split over; None for nothing.
         why: for each step why it cannot be split.
         refused: for each step why the GPU does not run it.
         whole: by step the times on each processor alone.
         splits: by step and end the times of both parts.
-        moving: what moving takes.
     """
 
     subject: SweptModel
@@ -194,12 +183,8 @@ def moving_of(gpu: Processor) -> Moving:
 def own_times(pair: Opened, subject: SweptModel, hand_over_ms: float = 0.0, runs: int = RUNS, splits: int = SPLITS) -> OwnTimes:
     """Measure the steps of a model on a pair whose GPU notes times.
 
-    Args:
-        pair: opened.
-        subject: the model.
-        hand_over_ms: until a processor goes on behind the other: a step that even parts of would not gain as much stays whole.
-        runs: inferences of each session that count.
-        splits: sessions in which steps are split.
+    A step that even parts of would not gain what a hand-over takes stays whole. `splits` sessions split steps; `runs` of
+    each count.
     """
     lowered, refused, block = subject.lowered, on_gpu(pair, subject), pair.block
     over, why = [], []
@@ -289,19 +274,14 @@ def measured(pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], 
 
 def spans_of(session: PairSession, made: Partitioned, subject: SweptModel, runs: int) -> Spans:
     """Run a session and tell what its steps took; the first run does not count."""
-    lanes, origin, count = np.array(made.lanes), np.array(made.ranged.origin), len(subject.lowered.steps)
-    parts, whole, busy = np.full((2, runs, count), np.nan), np.zeros(runs), np.zeros(runs)
+    parts, whole, busy = np.full((2, runs, len(subject.lowered.steps)), np.nan), np.zeros(runs), np.zeros(runs)
     for run in range(-1, runs):
         session.run(subject.inputs)
         if run < 0:
             continue
-        begin, end = (session.times * _MS).T
-        first, last = np.full((2, count), np.inf), np.full((2, count), -np.inf)
-        np.minimum.at(first, (lanes, origin), begin)
-        np.maximum.at(last, (lanes, origin), end)
-        ran = np.isfinite(first)
-        parts[:, run][ran] = (last - first)[ran]
-        whole[run], busy[run] = end.max(), np.nanmax(parts[:, run], axis=0).sum()
+        first, last = ends_of_parts(made, session.times * _MS)
+        parts[:, run] = np.where(np.isfinite(first), last - first, np.nan)
+        whole[run], busy[run] = last.max(), np.nanmax(parts[:, run], axis=0).sum()
     return Spans(parts, whole, busy)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES, EopEvidence
 from edgeplan.chapters.partition.eop.ways import EOP, OURS, RECURRENT_FIGURE
-from edgeplan.chapters.partition.names import ALL_CORES, SLOWER
+from edgeplan.chapters.partition.settings import ALL_CORES, SLOWER
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean, share_right

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.partition.eop import paper
+from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.eop.ways import CONDITION_1, CONDITION_2, CPU_WAY, EOP, EQUAL, FIXED, GPU_WAY, OURS, WAYS
-from edgeplan.chapters.partition.names import ALL_CORES, SLOWER
-from edgeplan.planning.partition.patterns import Pattern, fit, fits
+from edgeplan.chapters.partition.settings import ALL_CORES, SLOWER
+from edgeplan.planning.partition.eop import Pattern, fit, fits
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, log_scale, name_axes
 from edgeplan.reporting.metrics import geomean
@@ -156,7 +156,7 @@ def _operators(e: EopEvidence) -> pd.DataFrame:
     found = pd.DataFrame({"subgraphs": e.own.groupby("model")["subgraphs"].first(), "steps": steps, **counts}).reindex(
         steps.index
     )
-    printed = [paper.OPERATORS.get(_family(model), _NONE[:2]) for model in found.index]
+    printed = [paper.KEY_OPERATORS.get(_family(model), _NONE[:2]) for model in found.index]
     return (
         found.fillna(dict.fromkeys(counts, 0.0))
         .assign(**{f"paper: {what}": [row[k] for row in printed] for k, what in enumerate(("subgraphs", "operators"))})

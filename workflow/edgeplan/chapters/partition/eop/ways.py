@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
-from edgeplan.chapters.partition.names import ALL_CORES
-from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.baselines import in_sequence
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts
+from edgeplan.chapters.partition.settings import ALL_CORES
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts, equal, fixed, in_sequence, single
 from edgeplan.planning.partition.eop import Eop, eop, fitted
 from edgeplan.planning.partition.planner import outcome
 from edgeplan.workloads.recurrent import unrolled_language_model
@@ -89,10 +87,10 @@ def ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
     """Return all of `WAYS` that follow from measured costs, and what EOP's algorithms found."""
     found: dict[str, Way] = {}
     simple = {
-        CPU_WAY: baselines.single(costs, CPU),
-        GPU_WAY: baselines.single(costs, GPU),
-        EQUAL: baselines.equal(costs),
-        FIXED: baselines.fixed(costs),
+        CPU_WAY: single(costs, CPU),
+        GPU_WAY: single(costs, GPU),
+        EQUAL: equal(costs),
+        FIXED: fixed(costs),
         CONDITION_1: tuple(s.options.index(s.best_whole) for s in costs.steps),
     }
     for name, choice in simple.items():

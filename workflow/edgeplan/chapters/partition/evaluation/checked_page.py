@@ -16,7 +16,7 @@ from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES
 from edgeplan.chapters.partition.eop.ways import recurrent
 from edgeplan.chapters.partition.evaluation.tables import CPU, GPU, PARTITION_FIGURES, PARTITION_TABLES
-from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
+from edgeplan.chapters.partition.settings import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
 from edgeplan.reporting.bars import PASS, UNDECIDED, Bar, graded
 from edgeplan.reporting.chapter_report import ChapterReport, FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean

@@ -20,7 +20,7 @@ from edgeplan.chapters.partition.evaluation.tables import (
     share_of,
     speedups_of,
 )
-from edgeplan.chapters.partition.names import SLOWER
+from edgeplan.chapters.partition.settings import SLOWER
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean, share_right

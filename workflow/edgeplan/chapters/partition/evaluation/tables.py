@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition import paper
-from edgeplan.chapters.partition.names import ALL_CORES, SAME_PLAN
+from edgeplan.chapters.partition.settings import ALL_CORES, SAME_PLAN
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, name_axes
 from edgeplan.reporting.metrics import FloatArray, estimate, geomean

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -16,19 +17,25 @@ import optuna
 import pandas as pd
 
 from edgeplan.chapters.partition.layers import KINDS, LayerShape
-from edgeplan.chapters.partition.learning import features, plain
-from edgeplan.chapters.partition.learning.features import WORK, Floats, augmented_names, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning import predictors
 from edgeplan.chapters.partition.learning.predictors import (
     OURS,
     PLAIN,
+    SHAPE,
+    WORK,
+    Floats,
     Model,
     PairPredictors,
     PartitionCard,
     Trees,
+    augmented_names,
+    dispatch_matrix,
     file_name,
+    fit,
     shape_class,
+    shape_matrix,
 )
-from edgeplan.chapters.partition.names import SIDES
+from edgeplan.chapters.partition.settings import SIDES
 from edgeplan.predictors.trees import slim_text
 from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support import cpus
@@ -51,11 +58,7 @@ _FEW = 40  # rows: with fewer nothing is tuned
 
 
 def boosted(matrix: Floats, latency_us: Floats, trials: int, seed: int) -> tuple[Trees, Floats]:
-    """Tune and train on samples.
-
-    Returns:
-        The trees, and the gain importance of each feature.
-    """
+    """Tune and train on samples; return the trees, and the gain importance of each feature."""
     target = np.log(latency_us / matrix[:, WORK])
     parameters = _tuned(matrix, target, trials, seed) if len(target) >= _FEW else {"num_iterations": 100, "num_leaves": 8}
     data = lightgbm.Dataset(matrix, target, free_raw_data=False, params={"verbosity": -1})
@@ -98,7 +101,7 @@ CPU, GPU = SIDES
 #: Columns of sampled layers that say which layer it is.
 LAYER = ("kind", "height", "width", "inputs", "outputs", "window", "stride", "window_width")
 #: Columns of samples. Of steps that are no layers the kind is `OTHER`; `dispatch` is JSON of dispatch features by name, `terms`
-#: of `features.TERMS`. A processor that refuses a step has no time of it.
+#: of `predictors.TERMS`. A processor that refuses a step has no time of it.
 SAMPLE = (*LAYER, "name", "family", "cpu_us", "gpu_us", "cpu_implementation", "gpu_implementation", "dispatch", "terms")
 OTHER = "other"
 #: With fewer rows an implementation has no predictor of its own.
@@ -121,7 +124,7 @@ class Trained:
     predictors: PairPredictors
     errors: pd.DataFrame
     importance: pd.DataFrame
-    beside: Mapping[tuple[str, str], plain.Predict]
+    beside: Mapping[tuple[str, str], Predict]
 
     def training(self, samples: pd.DataFrame) -> pd.DataFrame:
         """Return the samples that were trained on, in their order."""
@@ -179,8 +182,8 @@ def train(
         shapes, held = table.matrices[GPU, PLAIN], table.held
         gpu_us, names = table.us(GPU), table.names(GPU)
         for label, predict in (
-            (LINEAR_REGRESSION, plain.linear_regression(shapes[~held], gpu_us[~held])),
-            (NETWORK, plain.network(shapes[~held], gpu_us[~held], seed)),
+            (LINEAR_REGRESSION, linear_regression(shapes[~held], gpu_us[~held])),
+            (NETWORK, network(shapes[~held], gpu_us[~held], seed)),
         ):
             beside[label, kind] = predict
             parts.append(_errors(GPU, kind, label, names, gpu_us, predict(shapes), held))
@@ -260,16 +263,86 @@ def _cpu_implementations(samples: pd.DataFrame) -> dict[str, str]:
 
 def _others(samples: pd.DataFrame, side: str) -> dict[str, tuple[float, float, float]]:
     rows = samples[(samples["kind"] == OTHER) & samples[f"{side}_us"].notna()]
-    terms = np.array([json.loads(text) for text in rows["terms"]], np.float64).reshape(len(rows), len(features.TERMS))
+    terms = np.array([json.loads(text) for text in rows["terms"]], np.float64).reshape(len(rows), len(predictors.TERMS))
     us, families = rows[f"{side}_us"].to_numpy(np.float64), rows["family"].to_numpy(str)
-    found: dict[str, Any] = {features.ALL: features.fit(terms, us) if len(rows) else (0.0, 0.0, 0.0)}
+    found: dict[str, Any] = {predictors.ALL: predictors.fit(terms, us) if len(rows) else (0.0, 0.0, 0.0)}
     for family in sorted(set(families.tolist())):
         own = families == family
-        if own.sum() >= features.FEW:
-            found[family] = features.fit(terms[own], us[own])
+        if own.sum() >= predictors.FEW:
+            found[family] = predictors.fit(terms[own], us[own])
     return found
 
 
 def empty_dispatch(features: Sequence[str]) -> str:
     """Dispatch features, by name, of a row that has none."""
     return json.dumps(dict.fromkeys(features, 0.0))
+
+
+Predict = Callable[[Floats], Floats]
+_TERMS = tuple(SHAPE.index(name) for name in ("flops", "input_elements", "output_elements", "weight_elements"))
+_WIDTH, _DEPTHS, _EPOCHS, _BATCH = 64, (1, 2, 3), 150, 64
+_RATE, _DECAY, _FIRST, _SECOND, _TINY = 3e-3, 1e-4, 0.9, 0.999, 1e-8  # Adam
+
+
+def linear_regression(matrix: Floats, latency_us: Floats) -> Predict:
+    """Work and bytes with the non-negative factors of the least relative squared error."""
+
+    def terms(rows: Floats) -> Floats:
+        return np.column_stack([np.ones(len(rows)), rows[:, _TERMS]])
+
+    factors = fit(terms(matrix), latency_us)
+    return lambda rows: np.asarray(np.einsum("ij,j->i", terms(rows), factors))
+
+
+def network(matrix: Floats, latency_us: Floats, seed: int) -> Predict:
+    """A perceptron of one to three layers of 64 neurons on logarithms; the depth by one held-out share of the rows."""
+    held = np.random.default_rng(seed).permutation(len(latency_us)) % _VALIDATED == 0
+
+    def error(depth: int) -> float:
+        predict = _trained(matrix[~held], latency_us[~held], depth, seed)
+        return float(np.mean(np.abs(predict(matrix[held]) / latency_us[held] - 1)))
+
+    return _trained(matrix, latency_us, min(_DEPTHS, key=error), seed)
+
+
+def _trained(matrix: Floats, latency_us: Floats, depth: int, seed: int) -> Predict:
+    rng = np.random.default_rng(seed)
+    inputs, target = np.log(matrix), np.log(latency_us)
+    mean, spread = inputs.mean(axis=0), inputs.std(axis=0) + _TINY
+    centre, scale = float(target.mean()), float(target.std()) + _TINY
+    sizes = [matrix.shape[1], *[_WIDTH] * depth, 1]
+    weights = [rng.normal(0.0, np.sqrt(2 / a), (a, b)) for a, b in pairwise(sizes)]
+    values = [*weights, *(np.zeros(b) for b in sizes[1:])]
+    layers = len(weights)
+    first, second = [np.zeros_like(v) for v in values], [np.zeros_like(v) for v in values]
+
+    def forward(rows: Floats) -> list[Floats]:
+        found = [rows]
+        for k in range(layers):
+            out = found[-1] @ values[k] + values[layers + k]
+            found.append(np.maximum(out, 0.0) if k + 1 < layers else out)
+        return found
+
+    rows, wanted = (inputs - mean) / spread, ((target - centre) / scale)[:, None]
+    step = 0
+    for epoch in range(_EPOCHS):
+        rate = _RATE * 0.5 * (1 + np.cos(np.pi * epoch / _EPOCHS))
+        order = rng.permutation(len(rows))
+        for batch in np.array_split(order, max(1, len(order) // _BATCH)):
+            step += 1
+            outs = forward(rows[batch])
+            slope = 2 * (outs[-1] - wanted[batch]) / len(batch)
+            slopes = [np.zeros(0)] * len(values)
+            for k in reversed(range(layers)):
+                slopes[k], slopes[layers + k] = outs[k].T @ slope + _DECAY * values[k], slope.sum(axis=0)
+                slope = (slope @ values[k].T) * (outs[k] > 0)
+            for k, found in enumerate(slopes):
+                first[k] = _FIRST * first[k] + (1 - _FIRST) * found
+                second[k] = _SECOND * second[k] + (1 - _SECOND) * found**2
+                moved = first[k] / (1 - _FIRST**step) / (np.sqrt(second[k] / (1 - _SECOND**step)) + _TINY)
+                values[k] = values[k] - rate * moved
+
+    def predict(given: Floats) -> Floats:
+        return np.asarray(np.exp(forward((np.log(given) - mean) / spread)[-1][:, 0] * scale + centre))
+
+    return predict

@@ -31,7 +31,6 @@ class Opened:
     """An opened pair is at work.
 
     Attributes:
-        pair: its file.
         processors: by lane; the first one is the host.
         synchronisation: how they wait for each other, as the file asks.
         why: it is that.
@@ -87,10 +86,6 @@ class Opened:
 def about_pair(pair: PairFile, rows: Path) -> dict[str, Any]:
     """Return what rows of a pair are of, as it is written beside them; of stored rows where nothing may be measured.
 
-    Args:
-        pair: is opened meanwhile, where it may be measured.
-        rows: folder of the rows.
-
     Returns:
         earlier (the same of other machines and drivers, where rows of such are stored); identity (`Opened.identity`), numbers
          (`Processor.numbers`), versions and names of both processors, synchronisation and
@@ -114,11 +109,7 @@ def about_pair(pair: PairFile, rows: Path) -> dict[str, Any]:
 
 
 def identities(pair: PairFile, about: Mapping[str, Any]) -> dict[str, tuple[list[Any], Mapping[str, Any]]]:
-    """List what rows of checked plans are of, the present machine and drivers first.
-
-    Args:
-        pair: says whether rows are of one machine, or of all of its kind.
-        about: what `about_pair` told.
+    """List what rows of checked plans are of, the present machine and drivers first: of one machine, or of all of its kind.
 
     Returns:
         By a short digest of it: what the rows' keys hold, and the part of `about` that tells it.

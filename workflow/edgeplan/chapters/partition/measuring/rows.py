@@ -76,18 +76,7 @@ class NotThereError(Exception):
 
 
 class PartitionRows:
-    """The stored rows of a pair.
-
-    Args:
-        folder: with a folder of each kind in it; may be absent.
-        identity: what they are for: the machine and both processors (`Opened.identity`).
-        columns: of each kind.
-        protocol: that they are measured by.
-        wait_seconds: how long to wait while another process is measuring on this machine.
-
-    Attributes:
-        protocols: names of the protocols by which the rows were measured that were found, by kind.
-    """
+    """The stored rows of a pair by kind, for one `Opened.identity`; `protocols` are those that found rows were measured by."""
 
     def __init__(
         self,

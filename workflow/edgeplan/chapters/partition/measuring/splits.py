@@ -16,16 +16,14 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition import layers as drawing
-from edgeplan.chapters.partition.choosing import at_share, choose, predicted, split_span_us
+from edgeplan.chapters.partition.costs import at_share, choose, predicted, split_span_us
 from edgeplan.chapters.partition.layers import KINDS, LayerShape
-from edgeplan.chapters.partition.learning.features import Floats
-from edgeplan.chapters.partition.learning.predictors import OURS, PLAIN, PairPredictors, refused
+from edgeplan.chapters.partition.learning.predictors import OURS, PLAIN, Floats, PairPredictors, refused
 from edgeplan.chapters.partition.learning.training import layers_of
-from edgeplan.chapters.partition.measuring.chains import ChainPlace, ChainTimes, timed
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import NotThereError, PartitionRows, join_ways, split_ways
-from edgeplan.chapters.partition.names import ALL_CORES, SIDES
-from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.chapters.partition.measuring.samples import ChainPlace, ChainTimes, timed
+from edgeplan.chapters.partition.settings import ALL_CORES, SIDES, PartitionSettings
 from edgeplan.graph.ir import Graph
 from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
@@ -37,18 +35,6 @@ from edgeplan.runtime.session import SequentialSession
 _EXACT, _WINOGRAD = 1e-5, 1e-4
 #: One inference, and how long it took in ms.
 Runner = Callable[[], float]
-
-
-def on_pair(session: PairSession, inputs: Mapping[str, Any]) -> Runner:
-    """Inferences on both processors; inputs are bound before the time counts."""
-
-    def run() -> float:
-        session.bind(inputs)
-        began = time.perf_counter()
-        session.execute()
-        return (time.perf_counter() - began) * 1e3
-
-    return run
 
 
 def tolerance(session: PairSession, exact: float = _EXACT) -> float:
@@ -314,12 +300,7 @@ def beside_and_error(
 ) -> tuple[float, float]:
     """Return what splits beside each other take longer, at least 1, and the median error of their predicted gains.
 
-    Args:
-        span_us: predicted of each split.
-        whole_us: predicted of its layer on the better processor.
-        split_us: measured of the split.
-        measured_us: measured of the layer, in the same chain.
-        handshake_us: that a split costs.
+    Spans and wholes are predicted, the better processor's; splits and wholes are measured in one chain.
     """
     factor = max(1.0, float(np.median((split_us - handshake_us) / span_us * whole_us / measured_us)))
     expected = 1 - (span_us * factor + handshake_us) / whole_us

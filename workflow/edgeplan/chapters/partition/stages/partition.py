@@ -19,21 +19,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition import layers as drawing
-from edgeplan.chapters.partition.choosing import fixed_share
-from edgeplan.chapters.partition.costs import ModelCosts, model_costs
+from edgeplan.chapters.partition.costs import ModelCosts, fixed_share, model_costs
 from edgeplan.chapters.partition.layers import CONV, KINDS, LayerShape
-from edgeplan.chapters.partition.learning.features import shape_matrix
-from edgeplan.chapters.partition.learning.plain import Predict
-from edgeplan.chapters.partition.learning.predictors import PLAIN, PairPredictors, augmented, save
-from edgeplan.chapters.partition.learning.training import Trained, layers_of, train
-from edgeplan.chapters.partition.measuring.chains import ChainPlace, anchor_session, timed, write_pool
+from edgeplan.chapters.partition.learning.predictors import PLAIN, PairPredictors, augmented, save, shape_matrix
+from edgeplan.chapters.partition.learning.training import Predict, Trained, layers_of, train
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, WHEN, NotThereError, PartitionRows
+from edgeplan.chapters.partition.measuring.samples import ChainPlace, anchor_session, timed, write_pool
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
-from edgeplan.chapters.partition.measuring.splits import Runner, SplitMeasuring, on_all_cores, on_pair, part_rows, tolerance
-from edgeplan.chapters.partition.names import ALL_CORES, SAME_PLAN, SIDES
+from edgeplan.chapters.partition.measuring.splits import Runner, SplitMeasuring, on_all_cores, part_rows, tolerance
 from edgeplan.chapters.partition.planned import PlannedModel, lowered_workload, plan_model
-from edgeplan.chapters.partition.settings import PartitionParams, PartitionSettings
+from edgeplan.chapters.partition.settings import ALL_CORES, SAME_PLAN, SIDES, PartitionParams, PartitionSettings
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import DeviceError, EdgeplanError
@@ -41,9 +37,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import random_inputs
-from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.baselines import in_sequence
-from edgeplan.planning.partition.costs import SPLIT, Choice
+from edgeplan.planning.partition.costs import SPLIT, Choice, at_ratio, equal, greedy, in_sequence, single
 from edgeplan.planning.partition.planner import plan
 from edgeplan.progress import in_line
 from edgeplan.runtime.layouts import BLOCKED
@@ -92,10 +86,10 @@ def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.Da
 def _ways(costs: ModelCosts, predictors: PairPredictors) -> Mapping[str, Choice]:
     share = float(np.mean(list(predictors.card.fixed_share.values()) or [0.5]))  # best on the training samples
     return {
-        **{side: baselines.single(costs.costs, lane) for lane, side in enumerate(SIDES)},
-        "equal": baselines.equal(costs.costs),
-        "fixed": baselines.at_ratio(costs.costs, share),
-        "greedy": baselines.greedy(costs.costs),
+        **{side: single(costs.costs, lane) for lane, side in enumerate(SIDES)},
+        "equal": equal(costs.costs),
+        "fixed": at_ratio(costs.costs, share),
+        "greedy": greedy(costs.costs),
     }
 
 
@@ -124,10 +118,10 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
             outputs = session.run(inputs)
             error = relative_error([outputs[name] for name in expected], list(expected.values()))
             row.update(error=error, tolerance=tolerance(session), steps=len(planned.lowered.steps))
-            runs.append(on_pair(session, inputs))
+            runs.append(partial(session.inference_ms, inputs))
         runs += on_all_cores(pair, job.model, graph, inputs)
-        anchors = [
-            on_pair(stack.enter_context(anchor_session(pair, lane, job.pool)), {})
+        anchors: list[Runner] = [
+            partial(stack.enter_context(anchor_session(pair, lane, job.pool)).inference_ms, {})
             for lane in (0, 1)
             if predictors.card.anchors_us
         ]

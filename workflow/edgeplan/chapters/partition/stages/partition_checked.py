@@ -14,21 +14,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
-from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits
+from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, OpenedPlan
 from edgeplan.chapters.partition.eop.sweeps import subject_of
 from edgeplan.chapters.partition.eop.ways import recurrent
 from edgeplan.chapters.partition.measuring.opened import LACKING, about_pair, identities
 from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER, WHEN, PartitionRows
-from edgeplan.chapters.partition.names import PLANNED, SIDES, SLOWER
-from edgeplan.chapters.partition.settings import PartitionParams
+from edgeplan.chapters.partition.settings import PLANNED, SIDES, SLOWER, PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.settings import TimeBudget
-from edgeplan.planning.partition.plan import PartitionPlan
+from edgeplan.planning.partition.planner import PartitionPlan
 from edgeplan.progress import in_line
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
@@ -50,7 +48,6 @@ class WrittenPlan:
     """A written plan waits to be run again.
 
     Attributes:
-        folder: of the plan.
         since: when it was written, by `time.monotonic`.
         written_ms: what it takes, as it says.
         unscaled_ms: the same without the factor from running it.

@@ -15,25 +15,23 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, model_costs
-from edgeplan.chapters.partition.eop.operators import (
+from edgeplan.chapters.partition.eop.sweeps import (
     REPEATS,
     SAMPLED,
+    SWEEP,
     SampledOperator,
+    SweptModel,
     at_ratios,
     best_options,
     dimension_of,
-    measured_costs,
-    operator_of,
-    subgraphs_of,
-)
-from edgeplan.chapters.partition.eop.sweeps import (
-    SWEEP,
-    SweptModel,
     executable_parts,
     inside,
+    measured_costs,
     on_gpu,
+    operator_of,
     reason_of,
     session_of,
+    subgraphs_of,
     subject_of,
     sweep,
     swept_layouts,
@@ -43,10 +41,9 @@ from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, VARIED, WAYS, W
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
-from edgeplan.chapters.partition.measuring.splits import Runner, on_all_cores, on_pair, tolerance
-from edgeplan.chapters.partition.names import ALL_CORES, SIDES
+from edgeplan.chapters.partition.measuring.splits import Runner, on_all_cores, tolerance
 from edgeplan.chapters.partition.planned import lowered_workload
-from edgeplan.chapters.partition.settings import PartitionParams
+from edgeplan.chapters.partition.settings import ALL_CORES, SIDES, PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
@@ -308,7 +305,7 @@ class _Run:
                 except EdgeplanError as error:
                     rows[name]["reason"] = reason_of(error)
                     continue
-                runners[name] = on_pair(session, subject.inputs)
+                runners[name] = partial(session.inference_ms, subject.inputs)
                 wrong = relative_error([outputs[tensor] for tensor in expected], list(expected.values()))
                 rows[name]["error"] = max(wrong, rows[name].get("error", 0.0))
                 rows[name]["tolerance"] = tolerance(session, _DEEP) if deep else tolerance(session)
