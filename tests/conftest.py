@@ -68,7 +68,6 @@ _BY_ISA = (
     "edgeplan.runtime.partitioned",
     "edgeplan.processors",
     "edgeplan.engines.gpu",
-    "opencl_launches",
 )
 
 

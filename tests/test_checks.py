@@ -15,7 +15,7 @@ from quantised_models import deep, images, quantised
 from edgeplan import plan_memory
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.onnxruntime.reference import judged
-from edgeplan.errors import CheckError
+from edgeplan.errors import CheckError, ModelError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
@@ -62,7 +62,11 @@ def test_a_right_plan_of_a_deep_network_passes_and_one_of_kernels_that_saturate_
     if not dnnl.info.exact_bytes:
         return
     monkeypatch.setattr(candidates, "is_exact", lambda kernel, _: kernel not in exact_kernels())
-    for folder in plans(given):
+    try:
+        wrong = plans(given)
+    except ModelError:  # all kernels of this processor are exact
+        return
+    for folder in wrong:
         with pytest.raises(CheckError, match="more than the 2e-02 of rounding"):
             run(folder, image, check=True, model=given).require_checked()
 

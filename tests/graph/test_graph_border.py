@@ -102,16 +102,7 @@ def test_a_constant_that_lies_elsewhere(tmp_path: Path) -> None:
     given = model([node("Reshape", ["x", "s"], ["y"]), conv("y", "z")], [integers("s", 1, 4, 8, 8), W])
     onnx.save(given, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     assert load_onnx(tmp_path / "m.onnx").operators[0].attributes["shape"] == (1, 4, 8, 8)
-    given = onnx.load(tmp_path / "m.onnx", load_external_data=False)
-    refused(given, "in another file")
-    (tmp_path / "m.data").unlink()
-    with pytest.raises(ModelError, match=r"lies in .*which is missing") as caught:
-        load_onnx(tmp_path / "m.onnx")
-    assert "beside the model" in caught.value.next_step
-    for entry in given.graph.initializer[0].external_data:
-        if entry.key == "offset":
-            entry.value = "-8"
-    refused(given, "where in which file")
+    refused(onnx.load(tmp_path / "m.onnx", load_external_data=False), "in another file")
 
 
 def test_more_than_protobuf_can_hold(tmp_path: Path) -> None:

@@ -150,24 +150,6 @@ def test_external_data_that_are_not_there(tmp_path: Path, location: str, content
     assert "'w' lies in" in _refused(path, said).what
 
 
-@pytest.mark.parametrize("keys", [("offset", "length"), ("offset",)])
-def test_shapes_in_external_data(tmp_path: Path, keys: tuple[str, ...]) -> None:
-    model = made([node("Reshape", "x s")], IMAGE, {"s": np.array([3, -1], np.int64), "t": np.zeros(3, np.int64)})
-    (tmp_path / "w.bin").write_bytes(_outside(model, keys=keys))
-    assert load_onnx(write(model, tmp_path / "m.onnx")).shape("y") == (3, 36)
-
-
-def test_constant_nodes_in_external_data(dnnl: Dnnl, planned: object, tmp_path: Path) -> None:
-    model = _model()
-    content = _outside(model)
-    for tensor in model.graph.initializer:
-        model.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
-    del model.graph.initializer[:]
-    path = write(model, tmp_path / "m.onnx")
-    (tmp_path / "w.bin").write_bytes(content)
-    _assert_same(dnnl, planned, path, _plain(tmp_path))
-
-
 # Encodings.
 
 

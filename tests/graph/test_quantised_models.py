@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 import pytest
 from model_file_runs import made, node, onnxruntime_outputs, own_outputs
 from onnx import TensorProto, helper, numpy_helper
@@ -18,13 +19,17 @@ from quantised_models import SHAPE, images, quantised
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import ModelError
+from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.steps import INT8_KINDS
 from edgeplan.predictors.teller import Teller
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.layouts import BLOCKED, HOMES
+from edgeplan.runtime.lowering import lower
 from edgeplan.support.tensors import QUANTISED_TOLERANCE
 
 Array = npt.NDArray[Any]
@@ -375,3 +380,33 @@ def test_a_recurrent_layer_of_bytes_with_other_scales_is_refused(tmp_path: Path)
     onnx.save(model, tmp_path / "given.onnx")
     with pytest.raises(ModelError, match="scales"):
         prepare_file(tmp_path / "given.onnx", Preparation(), tmp_path / "made.onnx")
+
+
+LANE = "numerics"
+
+
+def _normalised(path: Path) -> Path:
+    """A network whose batch normalisations ONNX Runtime folds, as whoever quantises a model does before."""
+    b = GraphBuilder("net", (1, 3, 16, 16))
+    x = b.activation(b.bn(b.conv(b.input, 16, 3)), "relu")
+    x = b.add(x, b.bn(b.conv(x, 16, 3)))
+    plain = save_onnx(b.build(b.fc(b.reshape(b.gap(x), (1, 16)), 10)), path.with_name("plain.onnx"))
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    ort.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
+    return path
+
+
+def test_a_variant_is_computed_in_eight_bits_and_near_the_model(dnnl: Dnnl, tmp_path: Path) -> None:
+    given = quantised(tmp_path, "qdq", network=_normalised, per_channel=True)
+    path = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
+    graph = load_onnx(path)
+    layers = [step.kind for step in lower(graph).steps if step.kind in (*INT8_KINDS, "conv", "fc")]
+    assert layers == (["int8_conv", "int8_conv", "int8_fc"] if dnnl.info.exact_bytes else ["conv", "conv", "fc"])
+    x = np.random.default_rng(5).standard_normal((1, 3, 16, 16)).astype(np.float32)
+    inputs = {graph.inputs[0]: x}
+    (found,) = own_outputs(dnnl, path, inputs, BLOCKED).values()
+    wanted, theirs = (onnxruntime_outputs(one, inputs)[0] for one in (tmp_path / "float.onnx", given))
+    assert np.abs(found - wanted).max() <= 1.2 * np.abs(theirs - wanted).max() + 1e-6

@@ -1,4 +1,7 @@
-"""A third processor, of another package: found by its entry point, held to the contract, planned and run beside oneDNN."""
+"""Processors are held to the suite that others use: ours, doubles in the place of a GPU, and one of another package.
+
+That one is found by its entry point, planned and run beside oneDNN.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 import yaml
-from models import drawn, squeezenet
+from models import squeezenet
 from shipped_params import PARAMS_FILE
 
 import edgeplan
+from doubles import QueueProcessor
 from edgeplan import plan_partition
 from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import train
@@ -27,19 +33,109 @@ from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.chapters.profiles import profile
 from edgeplan.devices.pairs import load_pair, processor_class
 from edgeplan.engines import registry
-from edgeplan.engines.base import random_inputs
 from edgeplan.engines.registry import ENGINES, PROCESSORS
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
-from edgeplan.runtime.layouts import BLOCKED
-from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import partition
-from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
-from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.processor import Processor, Sharing
 from edgeplan.support.machine import fingerprint
-from edgeplan.testing.engines import reference_outputs, require_close
 from edgeplan.testing.processors import ProcessorContract
+
+
+class TestOnednn(ProcessorContract):
+    """oneDNN on the first core that tests may use."""
+
+    name = "onednn"
+    cores = tuple(sorted(os.sched_getaffinity(0))[:1])
+
+
+class TestDouble(ProcessorContract):
+    """One that polls."""
+
+    def make(self) -> Processor:
+        return QueueProcessor()
+
+
+class TestMirroredDouble(ProcessorContract):
+    """One that computes in a copy of the memory, and polls."""
+
+    def make(self) -> Processor:
+        return QueueProcessor(sharing=Sharing.mirrored)
+
+
+class DispatchingContract(ProcessorContract):
+    """What cold starts ask of processors that run this package's own kernels; skipped where the device is not there."""
+
+    def make(self) -> Processor:
+        try:
+            return super().make()
+        except DeviceError as error:
+            pytest.skip(error.what)
+
+    def test_uploads_of_several_threads_are_each_there(self, processor: DispatchingProcessor) -> None:
+        """Threads of a cold start upload weights side by side: each address is its own, and what lies there has come."""
+        given = [np.full(1 << 16, index, np.float32) for index in range(32)]
+        with ThreadPoolExecutor(4, initializer=processor.enter) as threads:
+            memories = list(threads.map(processor.upload, given))
+        read = np.full_like(given, -1.0)
+        for memory, values in zip(memories, read, strict=True):
+            processor.enqueue_read(memory, 0, values)
+        processor.finish()
+        assert [set(values.tolist()) for values in read] == [{float(index)} for index in range(32)]
+
+
+class TestOpencl(DispatchingContract):
+    """The first device, on memory as fine as it has; it tells when kernels ran."""
+
+    name = "opencl"
+    cores = tuple(sorted(os.sched_getaffinity(0))[-1:])
+    profiling = True
+
+
+class TestMirroredOpencl(TestOpencl):
+    """The device has its own copy of the memory."""
+
+    options = MappingProxyType({"sharing": "mirrored"})
+
+
+class TestCuda(DispatchingContract):
+    """The first NVIDIA GPU, whole."""
+
+    name = "cuda"
+
+
+class TestTimedCuda(TestCuda):
+    """A slice of it, which tells when kernels ran."""
+
+    options = MappingProxyType({"multiprocessors": "8"})
+    profiling = True
+
+
+def test_processors_are_found_by_name() -> None:
+    assert processor_class("onednn") is OnednnProcessor
+    assert all(issubclass(processor_class(name), Processor) for name in PROCESSORS)
+    with pytest.raises(DeviceError, match="unknown processor 'npu'"):
+        processor_class("npu")
+
+
+def test_cores_that_are_not_there_are_named() -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(DeviceError, match="cannot compute on the cores 4095"):
+        OnednnProcessor((4095,))
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_thread_runs_anywhere_again_when_the_processor_is_closed() -> None:
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    with OnednnProcessor((core,)) as processor:
+        assert os.sched_getaffinity(0) == {core}
+        assert processor.capabilities.cores == (core,)
+    assert os.sched_getaffinity(0) == before
+
 
 ROOT = Path(__file__).parents[2]
 #: Convolutions and fully connected layers by NumPy, each when it is enqueued, on memory of its own making.
@@ -276,20 +372,6 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
     found = run(workspace / "plan", repeat=2, check=True)
     assert found.difference is not None
     assert found.difference <= 1e-4
-
-
-def test_its_part_of_a_plan_is_computed_by_it(workspace: Path) -> None:
-    """Layers whole and in parts, beside oneDNN's."""
-    graph = squeezenet()
-    model, lowered = save_onnx(graph, workspace / "model.onnx"), lower(graph)
-    layouts, rng = activation_layouts(lowered, BLOCKED), np.random.default_rng(3)
-    with opened(load_pair("pair-tiny")) as both:
-        for _ in range(3):
-            parts = partition(lowered, layouts, both.block, drawn(lowered, layouts, both.block, both.other, rng))
-            assert any(by == 1 for by in parts.lanes)
-            with PairSession.of(*both.processors, parts, model) as session:
-                require_close(session.run(random_inputs(graph)), reference_outputs(graph), 1e-4)
-                assert any(kernel.implementation == "tiny.conv" for kernel in session.kernels)
 
 
 def test_what_is_missing_is_told(workspace: Path) -> None:

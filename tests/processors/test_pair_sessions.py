@@ -1,4 +1,4 @@
-"""Partitions that run on two processors: what they compute, how they synchronise, and what becomes of faults."""
+"""Partitions that run on two processors: what they compute and move, how they synchronise, and what becomes of faults."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from depth import by_day, some
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import Dispatch
@@ -25,9 +26,10 @@ from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Partitioned, Split, partition
+from edgeplan.runtime.partitioned.program import Partitioned, Split, _strided, crossings, partition
+from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, handshake, synchronisation_of
-from edgeplan.runtime.processor import Processor, Sharing
+from edgeplan.runtime.processor import Processor, Region, Sharing
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.ranges import why_not_split
 from edgeplan.testing.engines import require_close
@@ -307,3 +309,70 @@ def test_a_wrong_index_ends_the_waits_of_the_gpu(
             which = np.array([1, 2, 3, -1])
             found = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(["known", "y"], {"which": which})
             require_close(session.run({"which": which}), dict(zip(["known", "y"], found, strict=True)), 1e-4)
+
+
+_BLOCK = 16
+
+
+def _graph() -> Graph:
+    b = GraphBuilder("crossing", (1, 16, 8, 8))
+    x = b.conv_bn(b.input, 32, 3)
+    return b.build(b.gap(b.conv_bn(b.conv_bn(x, 32, 1), 32, 1)))
+
+
+def _bytes(moves: tuple[tuple[Region, ...], ...]) -> list[int]:
+    return [sum(width * rows for _, width, rows, _ in regions) for regions in moves]
+
+
+@pytest.mark.parametrize(
+    ("assigned", "moved_in", "moved_out"),
+    [
+        ([0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]),
+        ([1, 1, 1, 1], [4096, 0, 0, 0], [0, 0, 0, 128]),  # the input, and the output
+        ([0, 1, 1, 0], [0, 8192, 0, 0], [0, 0, 8192, 0]),
+        ([1, 0, 1, 1], [4096, 0, 8192, 0], [8192, 0, 0, 128]),
+    ],
+)
+def test_what_one_writes_and_the_other_reads_is_moved(assigned: list[int], moved_in: list[int], moved_out: list[int]) -> None:
+    lowered = lower(_graph())
+    made = partition(lowered, activation_layouts(lowered, BLOCKED), _BLOCK, assigned)
+    found = crossings(made, _BLOCK)
+    assert [_bytes(one) for one in found] == [moved_in, moved_out]
+
+
+def test_halves_move_halves() -> None:
+    """The other half of a tensor comes in, one's own goes out; both are dense."""
+    lowered = lower(_graph())
+    halves = [Split(16), Split(16), Split(16), 1]
+    made = partition(lowered, activation_layouts(lowered, BLOCKED), _BLOCK, halves)
+    moved_in, moved_out = (
+        [size for size, lane in zip(_bytes(one), made.lanes, strict=True) if lane] for one in crossings(made, _BLOCK)
+    )
+    assert moved_in == [4096, 4096, 4096, 4096]
+    assert moved_out == [4096, 4096, 0, 128]
+
+
+def test_columns_of_several_rows_are_moved_row_by_row() -> None:
+    b = GraphBuilder("rows", (6, 32))
+    lowered = lower(b.build(b.fc(b.relu(b.fc(b.input, 64)), 16)))
+    made = partition(lowered, activation_layouts(lowered, BLOCKED), _BLOCK, [Split(48, Dimension.channels), 0])
+    _, moved_out = crossings(made, _BLOCK)
+    (region,) = next(regions for regions in moved_out if regions)
+    assert region[1:] == (16 * 4, 6, 64 * 4)
+
+
+def test_strides_become_rows() -> None:
+    """A region for each place of the axes before; what follows each other is one row."""
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        shape = tuple(int(n) for n in rng.integers(1, 4, 4))
+        whole = tuple(int(n + rng.integers(0, 3)) for n in shape)
+        strides = tuple(int(np.prod(whole[axis + 1 :])) for axis in range(4))
+        touched = np.zeros(whole, bool)
+        touched[tuple(slice(0, n) for n in shape)] = True
+        found = np.zeros(touched.size * 4, bool)
+        for at, width, rows, pitch in _strided(0, 4, shape, strides):
+            for row in range(rows):
+                assert not found[at + row * pitch : at + row * pitch + width].any(), "moved twice"
+                found[at + row * pitch : at + row * pitch + width] = True
+        assert (found.reshape(-1, 4).all(axis=1) == touched.ravel()).all()
