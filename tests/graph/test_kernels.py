@@ -188,14 +188,9 @@ def configs(draw: st.DrawFn) -> KernelConfig:
 
 
 @settings(max_examples=examples(80), deadline=None)
-@given(configs())
-def test_json_is_an_inverse_pair(config: KernelConfig) -> None:
-    assert KernelConfig.from_json(config.to_json()) == config
-
-
-@settings(max_examples=examples(80), deadline=None)
 @given(configs(), configs())
-def test_json_is_canonical(a: KernelConfig, b: KernelConfig) -> None:
+def test_json_is_canonical_and_comes_back(a: KernelConfig, b: KernelConfig) -> None:
+    assert KernelConfig.from_json(a.to_json()) == a
     assert (a.to_json() == b.to_json()) == (a == b)
     assert a.to_json() == replace(a).to_json()
 

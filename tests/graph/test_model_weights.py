@@ -365,26 +365,3 @@ def test_a_mixed_model_names_the_odd_nodes(tmp_path: Path) -> None:
     model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT16, None))
     with pytest.raises(ModelError, match=r"half \(Relu\): not float32 but float16"):
         read_model(write(model, tmp_path / "m.onnx"))
-
-
-def _quantised() -> dict[str, list[onnx.NodeProto]]:
-    return {
-        "QuantizeLinear": [node("QuantizeLinear", "x k z", "q"), node("DequantizeLinear", "q k z")],
-        "DequantizeLinear": [node("DequantizeLinear", "w8 k z8", "w"), node("Conv", "x w")],
-        "DynamicQuantizeLinear": [node("DynamicQuantizeLinear", "x", "q s p"), node("ConvInteger", "q w8", "y")],
-    }
-
-
-@pytest.mark.parametrize("name", _quantised())
-def test_quantised_models_are_read_or_sent_to_preparation(tmp_path: Path, name: str) -> None:
-    constants = {
-        "k": np.float32(0.1), "z": np.uint8(128), "z8": np.int8(0), "w8": np.ones((5, 3, 3, 3), np.int8),
-    }  # fmt: skip
-    path = write(made(_quantised()[name], IMAGE, constants), tmp_path / "m.onnx")
-    if name == "QuantizeLinear":
-        assert {op.op_type for op in load_onnx(path).operators} == {"QuantizeLinear", "DequantizeLinear"}
-        return
-    told = "DynamicQuantizeLinear" if name == "DynamicQuantizeLinear" else "Conv whose W is no initialiser"
-    with pytest.raises(ModelError, match=told) as caught:
-        load_onnx(path)
-    assert caught.value.next_step

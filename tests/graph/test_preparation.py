@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
-from model_file_runs import made, node, write
+from model_file_runs import made, node, onnxruntime_outputs, write
 from onnx import TensorProto, helper, numpy_helper
 
 import edgeplan
@@ -33,10 +32,6 @@ def _saved(
 
 def _relu(path: Path, shape: list[Any] | None, kind: int = TensorProto.FLOAT) -> Path:
     return _saved(path, [node("Relu", "x")], {"x": (kind, shape)}, output_type=kind)
-
-
-def _outputs(path: Path, given: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
-    return list(ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, given))
 
 
 def _prepared(path: Path, *shapes: str, values: tuple[str, ...] = (), batch: int | None = None) -> Path:
@@ -68,7 +63,7 @@ def test_a_prepared_model_takes_the_place_of_an_earlier_one_as_a_whole(
         assert prepare_file(path, Preparation(), target) == target
         beside = {"prepared.onnx.data"} if not most_bytes else set()
         assert {file.name for file in target.parent.iterdir()} == {"prepared.onnx", *beside}
-        (found,) = _outputs(target, {"x": np.ones((1, 4096), np.float32)})
+        (found,) = onnxruntime_outputs(target, {"x": np.ones((1, 4096), np.float32)})
         np.testing.assert_array_equal(found[0], factor * value)
     if not most_bytes:
         assert (target.parent / "prepared.onnx.data").stat().st_size < 2 * value.nbytes
@@ -166,7 +161,7 @@ def test_shape_arithmetic_is_computed_once(tmp_path: Path) -> None:
     graph = load_onnx(made)
     assert {op.op_type for op in graph.operators} <= {"Reshape", "Flatten", "Add"}
     x = np.random.default_rng(1).standard_normal((2, 3, 4, 5)).astype(np.float32)
-    np.testing.assert_array_equal(_outputs(made, {"x": x})[0], _outputs(path, {"x": x})[0])
+    np.testing.assert_array_equal(onnxruntime_outputs(made, {"x": x})[0], onnxruntime_outputs(path, {"x": x})[0])
 
 
 def _steered(path: Path, other: str = "Sigmoid") -> Path:
@@ -214,7 +209,7 @@ def test_branches_that_depend_on_data_are_both_computed_and_one_is_picked(tmp_pa
     assert "Where" in {op.op_type for op in load_onnx(made).operators}
     for x in (np.linspace(-1, 3, 8), np.linspace(-9, 1, 8)):
         feed = {"x": x.astype(np.float32).reshape(1, 8)}
-        np.testing.assert_array_equal(_outputs(made, feed)[0], _outputs(path, feed)[0])
+        np.testing.assert_array_equal(onnxruntime_outputs(made, feed)[0], onnxruntime_outputs(path, feed)[0])
 
 
 def test_a_branch_of_another_shape_is_refused_with_the_recipe(tmp_path: Path) -> None:
@@ -252,7 +247,7 @@ def test_a_choice_of_constants_is_constant(tmp_path: Path) -> None:
     given = {"x": np.arange(10, dtype=np.float32).reshape(5, 2)}
     ready = _prepared(path)
     assert {op.op_type for op in load_onnx(ready).operators} == {"Gather", "Sub"}
-    np.testing.assert_array_equal(_outputs(ready, given), _outputs(path, given))
+    np.testing.assert_array_equal(onnxruntime_outputs(ready, given), onnxruntime_outputs(path, given))
 
 
 @pytest.mark.parametrize(
@@ -279,14 +274,14 @@ def test_half_precision_is_taken_as_single_and_said(tmp_path: Path, caplog: pyte
     assert {graph.tensors[name].dtype for name in (*graph.inputs, *graph.outputs)} == {"float32"}
     x = np.ones((1, 4), np.float32)
     rounded = (x @ weights.astype(np.float32)).astype(np.float16)  # by the cast, which is the model's last operator
-    np.testing.assert_allclose(_outputs(made, {"x": x})[0], rounded, rtol=1e-6)
+    np.testing.assert_allclose(onnxruntime_outputs(made, {"x": x})[0], rounded, rtol=1e-6)
 
 
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
     odd = np.array([np.inf, np.nan, -np.inf, 1], np.float32)
     path = _saved(tmp_path / "m.onnx", [node("Add", "x w")], {"x": (1, ["N", 4])}, {"w": odd})
     made = _prepared(path)
-    np.testing.assert_array_equal(_outputs(made, {"x": np.zeros((1, 4), np.float32)})[0][0], odd)
+    np.testing.assert_array_equal(onnxruntime_outputs(made, {"x": np.zeros((1, 4), np.float32)})[0][0], odd)
 
 
 @pytest.mark.parametrize(("op_type", "number"), [("Add", 1e-10), ("Sub", 1e-9), ("Mul", 1 + 4e-6), ("Div", 1 + 4e-6)])
@@ -295,7 +290,7 @@ def test_numbers_that_are_nearly_neutral_stay(tmp_path: Path, op_type: str, numb
     nodes = [node(op_type, "x k", "a"), node("Log", "a")]
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, {"k": np.array(number, np.float32)})
     given = {"x": np.array([[1e-12, 1.0, 1 + 1e-6] if op_type != "Sub" else [2e-9, 1.0, 3.0]], np.float32)}
-    np.testing.assert_array_equal(_outputs(_prepared(path), given), _outputs(path, given))
+    np.testing.assert_array_equal(onnxruntime_outputs(_prepared(path), given), onnxruntime_outputs(path, given))
 
 
 def test_a_model_of_constants_alone_is_refused_by_its_own_name(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ _FC = node("MatMul", "x w", "h", "first")
 _SQUARE = (6, 6, 1, 1)
 _TF = "tf_half_pixel_for_nn"
 
+#: What ONNX's own tests of operators, which are run, too, do not have: old opsets, and forms that have code of their own.
 EQUAL: dict[str, Form] = {
     # one axis that is not of size 1 from `axis` on
     **{
@@ -121,8 +122,6 @@ EQUAL: dict[str, Form] = {
         )
     },
     "softmax of opset 11, default axis": one("Softmax", "x", (2, 1, 5), opset=11),
-    "softmax of opset 13 over channels": one("Softmax", opset=13, axis=1),
-    "softmax of opset 17, default axis": one("Softmax", "x", (2, 3, 5)),
     "gemm without bias": one("Gemm", "x w -", (5, 7), {"w": (7, 4)}),
     "gemm of one column": gemm("x w c", (5, 7), (7, 1), (1,)),
     "matmul behind a flatten": behind(node("Flatten", "x", "h", "first"), one("MatMul", "h w", (2, 3, 2, 2), {"w": (12, 5)})),
@@ -130,32 +129,22 @@ EQUAL: dict[str, Form] = {
     "nearest, asymmetric and floor": resized(
         "nearest", (2.0, 3.0), coordinate_transformation_mode="asymmetric", nearest_mode="floor"
     ),
-    "nearest, default": resized("nearest", (4.0, 3.0)),
     "nearest, asymmetric by 2": resized("nearest", (2.0, 2.0), coordinate_transformation_mode="asymmetric"),
     "nearest, half_pixel, prefers ceil": resized("nearest", (8, 18), nearest_mode="round_prefer_ceil"),
     "linear": resized("linear", (2.0, 1.5)),
     "linear to sizes": resized("linear", (5, 7)),
     "linear to one pixel": resized("linear", (1, 1)),
-    "linear, pytorch_half_pixel": resized("linear", (3, 9), coordinate_transformation_mode="pytorch_half_pixel"),
     "linear, enlarged with antialias": resized("linear", (8, 9), antialias=1, opset=18),
     "clip of opset 6": one("Clip", opset=6, min=-0.1, max=0.2),
-    "clip from above": one("Clip", "x - hi", constants={"hi": 0.2}),
     "clip without bounds": one("Clip"),
-    "clip with crossed bounds": one("Clip", "x lo hi", constants={"lo": 0.2, "hi": -0.2}),
     "clip behind a convolution": behind(_CONV, one("Clip", "h lo hi", constants={"lo": -0.1, "hi": [0.1]}), w=_SQUARE),
     "mean over the image": one("ReduceMean", axes=[-1, 2], keepdims=0),
     "mean over the image, opset 18": one("ReduceMean", "x a", constants={"a": [2, 3]}, opset=18),
-    "mean over all pixels": one("GlobalAveragePool"),
     "split of opset 11": one("Split", opset=11, writes="y q", axis=1, split=[2, 4]),
-    "split of opset 13": one("Split", "x s", constants={"s": [3, 5]}, writes="y q", axis=2),
     "split of opset 18, unevenly": one("Split", opset=18, writes="y q r", axis=-2, num_outputs=3),
     "transpose of 5 axes": one("Transpose", "x", (2, 3, 4, 2, 3), perm=[4, 0, 2, 1, 3]),
-    "squeeze": one("Squeeze", "x a", (1, 6, 8, 1), {"a": [0, -1]}),
     "unsqueeze of opset 11": one("Unsqueeze", "x", (6, 8), opset=11, axes=[0, 3]),
     "batch normalisation of opset 9": _norm(opset=9),
-    "hard swish": one("HardSwish"),
-    "hard sigmoid": one("HardSigmoid", alpha=0.3, beta=0.4),
-    "leaky relu": one("LeakyRelu", alpha=0.3),
     "sum with a constant": one("Add", "c x", constants={"c": (6, 1, 1)}),
     "sum with itself": one("Add", "x x"),
     "product with one value for each channel": one("Mul", "z x", {"x": (2, 6, 8, 10), "z": (1, 6, 1, 1)}),

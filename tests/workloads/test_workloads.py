@@ -236,13 +236,8 @@ def test_an_unrolled_layer_is_the_layer(dnnl: Dnnl, tmp_path: Path, cell: Litera
     assert parameters(made) == parameters(layer)
     assert macs(made) == macs(layer)
     path = save_workload(made, tmp_path / "model.onnx")
-    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    rng = np.random.default_rng(0)
-    inputs = {
-        i.name: rng.integers(0, 97, i.shape) if i.type == "tensor(int64)" else rng.standard_normal(i.shape).astype(np.float32)
-        for i in session.get_inputs()
-    }
-    expected = dict(zip((o.name for o in session.get_outputs()), session.run(None, inputs), strict=True))
+    inputs = _inputs(_session(path))
+    expected = _run(path, inputs)
     graph, _ = read_model(path)
     found = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path).run(inputs)
     assert set(found) == set(expected)
