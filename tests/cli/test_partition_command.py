@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from partition_instances import chain
+from partition_frames import chain
 from pydantic import ValidationError
 from typer.testing import CliRunner
 

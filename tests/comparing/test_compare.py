@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opened_pairs import PAIR
+from partition_frames import PAIR
 from streamed_models import plain_model
 
 from edgeplan.comparing import api

@@ -1,22 +1,36 @@
-"""Synthetic samples and evidence of the chapter on partitions, with laws that are known."""
+"""What tests of pairs share: synthetic samples and evidence whose laws are known, small instances, and opened pairs."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import asdict
+import os
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
+import yaml
 
 from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.evaluation.checked_page import CheckedEvidence
 from edgeplan.chapters.partition.evaluation.tables import PartitionEvidence
 from edgeplan.chapters.partition.layers import KINDS
-from edgeplan.chapters.partition.learning.predictors import augmented
+from edgeplan.chapters.partition.learning.predictors import augmented, save
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, Trained, train
+from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.devices.pairs import load_pair
+from edgeplan.errors import DeviceError
 from edgeplan.opencl.processor import OpenclDispatcher
+from edgeplan.planning.partition.costs import PairCosts
+from edgeplan.planning.partition.document import parse_costs
+from edgeplan.support.machine import fingerprint
 
 DISPATCHER = OpenclDispatcher({"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0})
 DISPATCH = DISPATCHER.features
@@ -153,3 +167,115 @@ def evidence(**changes: Any) -> PartitionEvidence:
         "environment": {"cores": 2, "layers_by_rule": {"linear": 8610, "conv": 2038}, "fingerprint": "f"},
     }
     return PartitionEvidence(**(parts | changes))
+
+
+PAIR = "pair-pocl"
+_ROOT = Path(__file__).parents[2]
+
+
+@contextlib.contextmanager
+def opened_here(workspace: Path) -> Iterator[Opened]:
+    """Open `pair-pocl` of a workspace, as for measuring."""
+    try:
+        with opened(load_pair(workspace / f"config/pairs/{PAIR}.yaml"), profiling=True) as found:
+            yield found
+    except DeviceError as error:
+        if "no OpenCL platform" in error.what:
+            pytest.skip(error.what)
+        raise
+
+
+def write_workspace(folder: Path) -> Path:
+    """Write the shipped devices, and a pair of two cores that this process may use."""
+    shutil.copytree(_ROOT / "config/devices", folder / "config/devices")
+    document = yaml.safe_load((_ROOT / f"config/pairs/{PAIR}.yaml").read_text())
+    for side, core in zip(document["processors"], sorted(os.sched_getaffinity(0)), strict=False):
+        side["cores"] = [core]
+    (folder / "config/pairs").mkdir()
+    (folder / f"config/pairs/{PAIR}.yaml").write_text(yaml.safe_dump(document))
+    return folder
+
+
+def save_predictors(workspace: Path) -> Path:
+    """Save those of synthetic laws, as if they were measured on the pair of a workspace."""
+    found = trained().predictors
+    with opened_here(workspace) as pair:
+        versions, numbers = pair.versions, pair.numbers
+    known = {"pair": PAIR, "fingerprint": fingerprint(), "versions": versions, "numbers": numbers}
+    card = found.card.model_copy(update={**known, "fixed_share": {"linear": 0.5, "conv": 0.5}})
+    folder = workspace / f"results/{PAIR}/partition/predictors"
+    save(replace(found, card=card), folder)
+    return folder
+
+
+_CPU_GFLOPS, _GPU_GFLOPS = 115.0, 160.0
+_SPREAD = 2.2
+
+
+class Builder:
+    """Collects operators; the names of the methods are those of layers."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)  # noqa: S311 (instances, not secrets)
+        self.operators: list[dict[str, Any]] = []
+
+    def add(self, name: str, inputs: Sequence[str], flops: float, channels: int, size: int) -> str:
+        """An operator with weights, split over its output channels."""
+        affinity = self.rng.uniform(1 / _SPREAD, _SPREAD)
+        cpu, gpu = flops / 1e6 / _CPU_GFLOPS * affinity, flops / 1e6 / _GPU_GFLOPS / affinity
+        options: list[dict[str, Any]] = [{"on": "cpu", "cpu_ms": cpu}, {"on": "gpu", "gpu_ms": gpu}]
+        for c in range(16, channels, 16):
+            share = c / channels
+            wobble = self.rng.uniform(1.0, 1.08)
+            options.append(
+                {
+                    "on": "split",
+                    "cpu_share": share,
+                    "dimension": "channels",
+                    "cpu_ms": cpu * share * wobble + 0.002,
+                    "gpu_ms": gpu * (1 - share) * wobble + 0.003,
+                }
+            )
+        self.operators.append({"name": name, "inputs": list(inputs), "options": options, "bytes": size})
+        return name
+
+    def conv(self, name: str, before: str, image: int, cin: int, cout: int, kernel: int) -> str:
+        """A convolution; `kernel` is the number of its taps."""
+        size = image * image * cout * 4
+        return self.add(name, [before] if before else [], 2.0 * image * image * cin * cout * kernel, cout, size)
+
+    def document(self, **more: Any) -> dict[str, Any]:
+        """The cost document. `mb_per_ms` gives each operator the time of moving its output."""
+        speed = more.pop("mb_per_ms", 0.0)
+        operators = []
+        for entry in self.operators:
+            kept = {k: v for k, v in entry.items() if k != "bytes"}
+            move = {"to_cpu_ms": entry["bytes"] / 1e6 / speed, "to_gpu_ms": entry["bytes"] / 1e6 / speed} if speed else {}
+            operators.append({**kept, **move})
+        head = {"format_version": 1, "model": "instance", "cpu_to_gpu_ms": 0.002, "gpu_to_cpu_ms": 0.002}
+        return {**head, **more, "operators": operators}
+
+    def costs(self, **more: Any) -> PairCosts:
+        """The costs, read as a user's document is."""
+        return parse_costs(json.dumps(self.document(**more)).encode(), "instance")
+
+
+def chain(steps: int, seed: int) -> Builder:
+    """Convolutions one behind the other."""
+    b = Builder(seed)
+    at = ""
+    for k in range(steps):
+        image = b.rng.choice((56, 28, 14))
+        at = b.conv(f"conv{k}", at, image, 64, 16 * b.rng.randint(2, 16), 9)
+    return b
+
+
+def ladder(steps: int, seed: int, *, reach: int = 4) -> Builder:
+    """A random graph: each operator reads one or two of the few before it."""
+    b = Builder(seed)
+    names: list[str] = []
+    for k in range(steps):
+        recent = names[-reach:]
+        inputs = b.rng.sample(recent, min(len(recent), b.rng.randint(1, 2)))
+        names.append(b.add(f"op{k}", inputs, 1e7 * b.rng.uniform(1, 30), 64, 200_000))
+    return b

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from partition_instances import chain
+from partition_frames import chain
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition.document import parse_costs, read_costs

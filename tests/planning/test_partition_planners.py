@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from partition_instances import ladder
+from partition_frames import ladder
 
 from edgeplan.planning.partition.costs import GPU, SPLIT, PairCosts, equal, fixed, in_sequence, single
 from edgeplan.planning.partition.document import parse_costs

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from opened_pairs import PAIR, save_predictors, write_workspace
+from partition_frames import PAIR, save_predictors, write_workspace
 from plan_folders import assert_close, wait_while
 from streamed_models import MODELS, middle, streamed, write_streamed_plan
 

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from opened_pairs import opened_here
+from partition_frames import opened_here
 from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 from loaded_libraries import COMMAND, OPENED, loaded_by
-from opened_pairs import opened_here, save_predictors, write_workspace
+from partition_frames import opened_here, save_predictors, write_workspace
 from plan_folders import body_of, changed_plan
 from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
