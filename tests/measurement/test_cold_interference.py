@@ -52,15 +52,12 @@ def test_a_look_is_a_time_and_leaves_the_caller_where_it_was(load: str) -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_free_processors_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = _told(monkeypatch, 310.0, 1.0)
-    assert wait_until_free((0, 1), 300.0) == pytest.approx(310 / 300)
-    assert left == [1.0], "one look is enough"
-
-
-def test_disturbed_processors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = _told(monkeypatch, 570.0, 450.0, 300.0, 1.0)
-    assert wait_until_free((0, 1), 300.0) == 1.0
+@pytest.mark.parametrize(("looks", "slowness"), [((310.0,), 310 / 300), ((570.0, 450.0, 300.0), 1.0)])
+def test_processors_are_waited_for_until_they_are_free(
+    monkeypatch: pytest.MonkeyPatch, looks: tuple[float, ...], slowness: float
+) -> None:
+    left = _told(monkeypatch, *looks, 1.0)
+    assert wait_until_free((0, 1), 300.0) == pytest.approx(slowness)
     assert left == [1.0], "no look is made beyond the first good one"
 
 
@@ -124,29 +121,23 @@ def _start(monkeypatch: pytest.MonkeyPatch, watch: Interference | None, *results
     return taken, asked
 
 
-def test_a_start_that_was_not_disturbed_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _start(monkeypatch, _Watch(), {}) == (1.0, [300.0])
+_MISSED = {"state_reached": False}
 
 
-def test_a_disturbed_start_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, asked = _start(monkeypatch, _Watch(), *({"interference": seen} for seen in (DISTURBED, DISTURBED, FREE)))
-    assert (taken, len(asked)) == (3.0, 3)
-
-
-def test_of_starts_all_disturbed_the_least_disturbed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = [1.9, 1.5, 1.4, 1.6]
-    assert len(seen) == ATTEMPTS
-    taken, asked = _start(monkeypatch, _Watch(), *({"interference": beside} for beside in seen))
-    assert (taken, len(asked)) == (3.0, ATTEMPTS)
-
-
-def test_a_state_that_was_reached_comes_before_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    missed = {"state_reached": False}
-    assert _start(monkeypatch, _Watch(), missed, {"interference": DISTURBED}, missed, missed)[0] == 2.0
-
-
-def test_a_setting_that_cannot_run_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _start(monkeypatch, _Watch(), {"reason": "unsupported", "interference": DISTURBED})[0] == 1.0
+@pytest.mark.parametrize(
+    ("results", "taken", "asked"),
+    [
+        pytest.param([{}], 1.0, 1, id="not disturbed"),
+        pytest.param([{"interference": seen} for seen in (DISTURBED, DISTURBED, FREE)], 3.0, 3, id="made again"),
+        pytest.param([{"interference": seen} for seen in (1.9, 1.5, 1.4, 1.6)], 3.0, ATTEMPTS, id="the least disturbed"),
+        pytest.param([_MISSED, {"interference": DISTURBED}, _MISSED, _MISSED], 2.0, ATTEMPTS, id="its state comes first"),
+        pytest.param([{"reason": "unsupported", "interference": DISTURBED}], 1.0, 1, id="it cannot run"),
+    ],
+)
+def test_disturbed_starts_are_made_again_and_the_best_counts(
+    monkeypatch: pytest.MonkeyPatch, results: list[dict[str, Any]], taken: float, asked: int
+) -> None:
+    assert _start(monkeypatch, _Watch(), *results) == (taken, [300.0] * asked)
 
 
 def test_processors_loaded_on_purpose_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

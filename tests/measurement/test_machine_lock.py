@@ -6,7 +6,9 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -35,26 +37,36 @@ except BusyError as error:
 """
 
 
-def take(folder: Path, temporary: str) -> tuple[list[str], Mapping[str, str]]:
-    other = folder / temporary
-    other.mkdir()
-    return [sys.executable, "-c", TAKE, str(folder)], {**os.environ, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(other))}
+def take(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Another process tries to hold the machine, with a temporary folder of its own."""
+    command, environment = _taking(folder)
+    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
-def test_processes_with_other_temporary_folders_exclude_each_other(tmp_path: Path) -> None:
-    command, environment = take(tmp_path, "one")
+def _taking(folder: Path) -> tuple[list[str], Mapping[str, str]]:
+    other = tempfile.mkdtemp(dir=folder)
+    return [sys.executable, "-c", TAKE, str(folder)], {**os.environ, **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), other)}
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[int]:
+    """Another process holds the machine: its number."""
+    command, environment = _taking(folder)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as first:
         assert first.stdin is not None
         assert first.stdout is not None
         assert first.stdout.readline() == "held\n"
-        command, environment = take(tmp_path, "two")
-        second = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        assert second.returncode == BusyError.exit_code, second.stderr
-        assert second.stdout.startswith(f"another process (pid {first.pid}: {sys.executable} -c ")
+        yield first.pid
         first.stdin.close()
-    command, environment = take(tmp_path, "three")
-    third = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def test_processes_with_other_temporary_folders_exclude_each_other(tmp_path: Path) -> None:
+    with held(tmp_path) as pid:
+        second = take(tmp_path)
+        assert second.returncode == BusyError.exit_code, second.stderr
+        assert second.stdout.startswith(f"another process (pid {pid}: {sys.executable} -c ")
+    third = take(tmp_path)
     assert (third.returncode, third.stdout) == (0, "held\n"), third.stderr
 
 
@@ -101,20 +113,14 @@ def test_only_what_measures_holds_the_machine() -> None:
     assert all(own[path].rows for path in found & own.keys())  # a stage that holds it keeps rows
 
 
-def test_work_that_takes_no_time_of_anything_waits_for_what_does_and_holds_nothing(tmp_path: Path) -> None:
-    command, environment = take(tmp_path, "one")
-    pipe = subprocess.PIPE
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lock, "FOLDER", tmp_path)
-        with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as first:
-            assert first.stdin is not None
-            assert first.stdout is not None
-            assert first.stdout.readline() == "held\n"
-            with pytest.raises(BusyError):
-                lock.after_measurements(0.2)
-            first.stdin.close()
-        lock.after_measurements(5)
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+def test_work_that_takes_no_time_of_anything_waits_for_what_does_and_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "FOLDER", tmp_path)
+    with held(tmp_path), pytest.raises(BusyError):
+        lock.after_measurements(0.2)
+    lock.after_measurements(5)
+    done = take(tmp_path)
     assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr
 
 

@@ -24,55 +24,25 @@ from edgeplan.measurement.board.deploy import deploy
 
 ROOT = Path(__file__).parents[3]
 PI = BoardTarget((3, 11), "aarch64", 36)
-LOCK = """\
-filelock==1.0 \\
-    --hash=sha256:{a}
-    # via edgeplan (pyproject.toml)
-msgspec==1.0 \\
-    --hash=sha256:{a}
-    # via edgeplan (pyproject.toml)
+A, B = "a" * 64, "b" * 64
+_OWN = ["filelock", "msgspec", "onnx", "onnxruntime", "pandas", "pydantic", "pyyaml", "threadpoolctl"]
+_BY = {**dict.fromkeys(_OWN, "edgeplan (pyproject.toml)"), "protobuf": "onnx", "pydantic-core": "pydantic", "rich": "typer"}
+LOCK = f"""\
 numpy==2.4 ; python_full_version < '3.12' \\
-    --hash=sha256:{a} \\
-    --hash=sha256:{b}
+    --hash=sha256:{A} \\
+    --hash=sha256:{B}
     # via
     #   onnx
     #   pandas
 numpy==2.5 ; python_full_version >= '3.12' \\
-    --hash=sha256:{b}
+    --hash=sha256:{B}
     # via
     #   onnx
     #   pandas
-onnx==1.0 \\
-    --hash=sha256:{a}
-    # via edgeplan (pyproject.toml)
-onnxruntime==1.0 \\
-    --hash=sha256:{a}
-    # via edgeplan (pyproject.toml)
-pandas==1.0 \\
-    --hash=sha256:{a}
-    # via edgeplan (pyproject.toml)
-protobuf==1.0 \\
-    --hash=sha256:{a}
-    # via onnx
-pydantic==1.0 \\
-    --hash=sha256:{a}
-    # via edgeplan (pyproject.toml)
-pydantic-core==1.0 \\
-    --hash=sha256:{a}
-    # via pydantic
-pyyaml==1.0 \\
-    --hash=sha256:{a}
-    # via edgeplan (pyproject.toml)
-rich==1.0 \\
-    --hash=sha256:{a}
-    # via typer
-threadpoolctl==1.0 \\
-    --hash=sha256:{a}
-    # via edgeplan (pyproject.toml)
 typer==1.0 ; sys_platform == 'linux' \\
-    --hash=sha256:{a}
+    --hash=sha256:{A}
     # via edgeplan (pyproject.toml)
-""".format(a="a" * 64, b="b" * 64)
+""" + "".join(f"{name}==1.0 \\\n    --hash=sha256:{A}\n    # via {by}\n" for name, by in _BY.items())
 
 
 def test_a_worker_gets_what_it_needs_and_what_that_needs() -> None:
@@ -81,7 +51,7 @@ def test_a_worker_gets_what_it_needs_and_what_that_needs() -> None:
     assert "pandas" not in names
     assert {"pydantic-core", "rich", "onnxruntime"} <= set(names)
     (numpy,) = (line for line in lines if line.startswith("numpy"))
-    assert numpy == f"numpy==2.4 --hash=sha256:{'a' * 64} --hash=sha256:{'b' * 64}"
+    assert numpy == f"numpy==2.4 --hash=sha256:{A} --hash=sha256:{B}"
     newer = pinned(LOCK, "onnxruntime", BoardTarget((3, 12), "aarch64", 36))
     assert [line.split(" ")[0] for line in newer if line.startswith("numpy")] == ["numpy==2.5"]
     with pytest.raises(DeviceError, match="the lock does not hold openvino"):

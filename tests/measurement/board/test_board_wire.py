@@ -6,7 +6,9 @@ import json
 import os
 import threading
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -67,14 +69,6 @@ def test_a_batch_and_a_row_arrive_as_they_were() -> None:
     assert back.nodes == measured().nodes
 
 
-def test_a_graph_that_was_changed_on_the_way_is_refused() -> None:
-    asked = wire.asked_batch(BATCH, "0" * 32, 5.0)
-    other = subjects(2)[1]
-    wrong = msgspec.structs.replace(asked.subjects[0], graph=other.graph)
-    with pytest.raises(FormatError, match="the digest"):
-        wire.batch_of(msgspec.structs.replace(asked, subjects=(wrong,)))
-
-
 NODE = node_subjects()[1]
 NODES = replace(BATCH, subjects=(NODE, ONE), names=(NODE.id, NAME))
 
@@ -87,19 +81,17 @@ def test_nodes_arrive_as_they_were_between_graphs() -> None:
     assert [one.id for one in found.subjects] == [NODE.id, ONE.id]
 
 
-CHANGED = {
-    "copies": ({"copies": 7}, "the digest"),
-    "another node": ({"config": node_subjects()[0].config}, "the digest"),
-}
-
-
-@pytest.mark.parametrize("case", CHANGED)
-def test_a_node_that_was_changed_on_the_way_is_refused(case: str) -> None:
-    changes, message = CHANGED[case]
+@pytest.mark.parametrize(
+    ("subject", "changes"),
+    [(0, {"copies": 7}), (0, {"config": node_subjects()[0].config}), (1, {"graph": subjects(2)[1].graph})],
+    ids=["copies", "another node", "another graph"],
+)
+def test_what_was_changed_on_the_way_is_refused(subject: int, changes: dict[str, Any]) -> None:
     asked = wire.asked_batch(NODES, "0" * 32, 5.0)
-    wrong = msgspec.structs.replace(asked.subjects[0], **changes)
-    with pytest.raises(FormatError, match=message):
-        wire.batch_of(msgspec.structs.replace(asked, subjects=(wrong,)))
+    sent = list(asked.subjects)
+    sent[subject] = msgspec.structs.replace(sent[subject], **changes)
+    with pytest.raises(FormatError, match="the digest"):
+        wire.batch_of(msgspec.structs.replace(asked, subjects=tuple(sent)))
 
 
 def test_an_attribute_that_json_has_no_word_for_is_refused() -> None:
@@ -117,7 +109,6 @@ FORGED = {
     "a column too short": ({"median_us": (2.0, 2.0)}, "median_us has 2 values for 3 blocks"),
     "no time at all": ({"least_us": (0.0, 1.0, 1.0)}, "least_us is out of range"),
     "a time of years": ({"median_us": (1e12, 1e12, 1e12)}, "median_us is out of range"),
-    "infinite": ({"compute_us": (float("inf"), 1.0, 1.0)}, "compute_us is out of range"),
     "no number": ({"bandwidth_us": (float("nan"), 1.0, 1.0)}, "bandwidth_us is out of range"),
     "faster than its own least": ({"median_us": (1.0, 1.0, 1.0)}, "least time is above the median"),
     "from the future": ({"measured_at": (NOW + 1e6,) * 3}, "measured_at"),
@@ -141,35 +132,27 @@ def test_a_forged_row_is_refused(case: str) -> None:
 
 
 def test_nodes_that_nobody_asked_for_are_refused() -> None:
-    with pytest.raises(FormatError, match="none were asked for"):
-        checked(wire.row_message(measured()), Subject(ONE.graph), BATCH, NOW, "board")
-    with pytest.raises(FormatError, match="none were asked for"):
-        checked(wire.row_message(measured()), NODE, BATCH, NOW, "board")
+    for subject in (Subject(ONE.graph), NODE):
+        with pytest.raises(FormatError, match="none were asked for"):
+            checked(wire.row_message(measured()), subject, BATCH, NOW, "board")
+
+
+NOT_DECLARED = [
+    b'{"is":"measure"}',
+    b'{"is":"row","name":"../x"}',
+    b'{"is":"note","text":"x","more":1}',
+    b'{"is":"note","text":"' + b"x" * 3000 + b'"}',
+    b'{"is":"system","argv":["rm"]}',
+    b"[" * 100_000,
+    b'{"is":"kept","key":"../../../etc","sample":0,"names":[]}',
+    b'{"is":"nominal","runs":1e400}',
+    b"null",
+]
 
 
 @given(st.binary(max_size=200))
-def test_junk_is_no_line(junk: bytes) -> None:
-    for read in (wire.request_of, wire.answer_of):
-        with pytest.raises(FormatError):
-            read(junk)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"is":"measure"}',
-        b'{"is":"row","name":"../x"}',
-        b'{"is":"note","text":"x","more":1}',
-        b'{"is":"note","text":"' + b"x" * 3000 + b'"}',
-        b'{"is":"system","argv":["rm"]}',
-        b"[" * 100_000,
-        b'{"is":"kept","key":"../../../etc","sample":0,"names":[]}',
-        b'{"is":"nominal","runs":1e400}',
-        b"null",
-    ],
-)
-def test_what_is_not_declared_is_refused(line: bytes) -> None:
-    for read in (wire.request_of, wire.answer_of):
+def test_what_is_no_declared_line_is_refused(junk: bytes) -> None:
+    for read, line in product((wire.request_of, wire.answer_of), (junk, *NOT_DECLARED)):
         with pytest.raises(FormatError):
             read(line)
 

@@ -204,23 +204,25 @@ with lock.machine_lock(name="alice at lab, process 7"):
 """
 
 
+@contextmanager
+def held_by_alice(folder: Path, seconds: int) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", HOLD, str(folder), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        yield other
+
+
 def test_a_second_client_is_told_who_measures_and_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with bench_on(board(tmp_path), tmp_path) as bench:
-        command = [sys.executable, "-c", HOLD, str(tmp_path), "4"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "held\n"
-            assert len(bench.measure(subjects(1))) == 1
+    with bench_on(board(tmp_path), tmp_path) as bench, held_by_alice(tmp_path, 4) as other:
+        assert len(bench.measure(subjects(1))) == 1
     assert f"alice at lab, process 7 by pid {other.pid}" in caplog.text
 
 
 def test_who_waits_too_long_is_told_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with bench_on(board(tmp_path), tmp_path) as bench:
         monkeypatch.setattr(client, "WAIT_SECONDS", 0.5)
-        command = [sys.executable, "-c", HOLD, str(tmp_path), "60"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "held\n"
+        with held_by_alice(tmp_path, 60) as other:
             with pytest.raises(BusyError, match="alice at lab") as caught:
                 bench.measure(subjects(1))
             other.kill()
