@@ -41,17 +41,17 @@ MODELS = (*FAMILIES, "linear_layers")
 
 @pytest.fixture(scope="module")
 def opencl() -> Iterator[OpenclProcessor]:
-    try:
-        with OpenclProcessor(OpenclOptions(cores=tuple(CORES[-1:])), _block(), profiling=True) as found:
-            yield found
-    except DeviceError as error:
-        pytest.skip(error.what)
+    yield from _opened(OpenclOptions(cores=tuple(CORES[-1:])), profiling=True)
 
 
 @pytest.fixture(scope="module")
 def mirrored() -> Iterator[OpenclProcessor]:
+    yield from _opened(OpenclOptions(cores=tuple(CORES[-1:]), sharing="mirrored"))
+
+
+def _opened(options: OpenclOptions, *, profiling: bool = False) -> Iterator[OpenclProcessor]:
     try:
-        with OpenclProcessor(OpenclOptions(cores=tuple(CORES[-1:]), sharing="mirrored"), _block()) as found:
+        with OpenclProcessor(options, _block(), profiling=profiling) as found:
             yield found
     except DeviceError as error:
         pytest.skip(error.what)

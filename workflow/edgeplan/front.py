@@ -21,8 +21,7 @@ from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start, planning_on
 from edgeplan.chapters.memory.folders import all_bytes
 from edgeplan.chapters.memory.plan import planning
 from edgeplan.chapters.partition.api import plan_partition
-from edgeplan.comparing.turns import Ran, Session, Turns
-from edgeplan.comparing.ways import REFERENCE, Source, plan_session, serve
+from edgeplan.comparing.ways import REFERENCE, Ran, Session, Source, Turns, plan_session, serve
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, InfeasibleError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file

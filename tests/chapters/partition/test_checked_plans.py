@@ -20,7 +20,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from partition_frames import opened_here
+from partition_frames import opened_here, write_workspace
 from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 
@@ -200,19 +200,8 @@ def test_moves_cost_what_either_term_of_them_says(subject: SweptModel, moving: M
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return _workspace(tmp_path, monkeypatch)
-
-
-def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shipped devices and a pair of two cores that this process may use."""
-    shutil.copytree(ROOT / "config/devices", tmp_path / "config/devices")
-    document = yaml.safe_load((ROOT / "config/pairs/pair-pocl.yaml").read_text())
-    for side, core in zip(document["processors"], _CORES, strict=True):
-        side["cores"] = [core]
-    (tmp_path / "config/pairs").mkdir()
-    (tmp_path / "config/pairs/pair-pocl.yaml").write_text(yaml.safe_dump(document))
     monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(tmp_path))
-    return tmp_path
+    return write_workspace(tmp_path)
 
 
 @pytest.fixture
@@ -467,11 +456,13 @@ def test_a_plan_that_a_stock_engine_answers_is_a_folder_like_any_other(
 def ways_apart(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of three ways that open no second processor, and of the pair's GPU."""
     root = tmp_path_factory.mktemp("apart")
-    with pytest.MonkeyPatch.context() as patch, opened_here(_workspace(root / "workspace", patch)) as pair:
-        planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), CheckLimits())
-        for name, way in planning.ways(pair, planning.planned(pair)).items():
-            if name != "planned":
-                write_folder(way, pair, root / "ways" / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGEPLAN_WORKSPACE", str(root / "workspace"))
+        with opened_here(write_workspace(root / "workspace")) as pair:
+            planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), CheckLimits())
+            for name, way in planning.ways(pair, planning.planned(pair)).items():
+                if name != "planned":
+                    write_folder(way, pair, root / "ways" / name)
     return root / "ways"
 
 

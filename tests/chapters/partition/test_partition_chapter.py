@@ -126,12 +126,6 @@ def test_the_margin_is_the_error_of_gains(learnt: Trained) -> None:
     assert replace(predictors, card=card).margin(CONV) == 0.031
 
 
-def test_splits_leave_something_for_both() -> None:
-    assert drawing.splits(48, 16) == (16, 32)
-    assert drawing.splits(40, 16) == (16, 32)
-    assert drawing.splits(16, 16) == ()
-
-
 def test_a_layer_is_found_again_in_its_step() -> None:
     for layer in (
         LayerShape.linear(50, 768, 3072),
@@ -141,20 +135,17 @@ def test_a_layer_is_found_again_in_its_step() -> None:
         one = lowered("x", (layer,))
         assert layer_of(one.steps[0], one.shapes) == layer
         assert layer.macs == np.prod(layer.out_shape) * np.prod(layer.weight_shape[1:])
+    odd = LayerShape(CONV, 7, 7, 16, 16, 3, 2)
+    one = lowered("x", (odd,))
+    found = layer_of(one.steps[0], one.shapes)
+    assert found is not None
+    assert found.macs == odd.macs
 
 
 def test_strides_that_divide_an_image_are_a_class_of_their_own() -> None:
     even, odd = LayerShape(CONV, 14, 28, 64, 64, 1, 2), LayerShape(CONV, 15, 28, 64, 64, 1, 2)
     assert len({shape_class(layer) for layer in (even, odd, replace(even, width=27), replace(even, window=3))}) == 3
     assert shape_class(replace(odd, stride=1)) == shape_class(replace(even, stride=1))
-
-
-def test_odd_sizes_keep_their_work() -> None:
-    layer = LayerShape(CONV, 7, 7, 16, 16, 3, 2)
-    one = lowered("x", (layer,))
-    found = layer_of(one.steps[0], one.shapes)
-    assert found is not None
-    assert found.macs == layer.macs
 
 
 # What is learnt
@@ -245,7 +236,8 @@ def test_a_choice_is_the_best_of_what_is_predicted_or_a_single_processor(learnt:
     assert choose(found, outputs, 1e9, 0.0) in (0, outputs), "nor is one worth such a handshake"
 
 
-def test_shares_are_of_whole_steps() -> None:
+def test_splits_and_shares_are_of_whole_steps() -> None:
+    assert [drawing.splits(outputs, 16) for outputs in (48, 40, 16)] == [(16, 32), (16, 32), ()]
     assert at_share(64, 0.5, 16) == 32
     assert at_share(64, 0.01, 16) == 16
     assert at_share(64, 0.99, 16) == 48

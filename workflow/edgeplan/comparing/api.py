@@ -14,13 +14,15 @@ from statistics import median
 from typing import Any
 
 from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, Verdict, read
-from edgeplan.comparing.turns import Ran, Session, Turns
 from edgeplan.comparing.ways import (
     OWN,
     REFERENCE,
     SPLIT,
+    Ran,
     Server,
+    Session,
     Source,
+    Turns,
     Way,
     beside_cores,
     engines,

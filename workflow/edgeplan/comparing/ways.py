@@ -6,19 +6,24 @@ or a plan of this package. A further kind, such as a GPU or a board, is one more
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
 
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
 from edgeplan.chapters.cold_start.measuring.planning import on_cores
 from edgeplan.chapters.cold_start.planners.registry import plan, with_warm_kernels
 from edgeplan.chapters.partition.checked.planning import CheckLimits, checked_plan
-from edgeplan.comparing.turns import Session
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.program import words_of
@@ -35,8 +40,98 @@ from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_
 from edgeplan.runtime.plan_folder import write_linked
 from edgeplan.support.cpus import pinned, workers
 from edgeplan.support.files import FilePath
+from edgeplan.support.subprocesses import end, program_command, start
 from edgeplan.support.tensors import Array, read_arrays, read_outputs, write_arrays, write_outputs
 from edgeplan.support.workers import ColdRunError
+
+_RUNNER = Path(__file__).with_name("runner.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session is a program that holds a model, and the processors that it may use.
+
+    Attributes:
+        lines: whether it is asked by lines, as of `engines.program`; else it says its times when it ends.
+    """
+
+    command: tuple[str, ...]
+    processors: tuple[int, ...]
+    lines: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Tells how a session ran in one turn.
+
+    Attributes:
+        first_ms: from exec to its first answer.
+        blocks: ms of each later inference, by block.
+        peak: the most bytes that it held, all pages.
+    """
+
+    first_ms: float
+    blocks: tuple[tuple[float, ...], ...]
+    peak: int
+
+    @classmethod
+    def told(cls, answer: Mapping[str, Any]) -> Self:
+        """Take it from what the runner says."""
+        return cls(answer["first_ms"], tuple(map(tuple, answer["blocks"])), answer["peak"])
+
+    @property
+    def later_ms(self) -> float:
+        """Return the median of all later inferences; of a session that ran none, its first answer."""
+        return median(ms for block in self.blocks for ms in block) if any(self.blocks) else self.first_ms
+
+    @property
+    def per_second(self) -> float:
+        """Return how many inferences it made a second, one after the other."""
+        times = [ms for block in self.blocks for ms in block]
+        return 1e3 * len(times) / sum(times) if times else 0.0
+
+
+class Turns:
+    """The process that runs sessions, each time in new processes. Use it as a context manager."""
+
+    def __enter__(self) -> Self:
+        command = program_command(sys.executable, "-I", "-S", str(_RUNNER))
+        self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._process:
+            end(self._process)
+
+    def run(
+        self, *groups: Sequence[Session], seconds: float, patience: float, blocks: int = 1, save: bool = False
+    ) -> list[list[Ran]]:
+        """Start groups of sessions one after the other, and have them infer in turns.
+
+        Args:
+            groups: each of sessions that run side by side.
+            seconds: of each block.
+            patience: seconds that all of it may take.
+            blocks: of each group.
+            save: whether the first session of each group writes its outputs where its command says.
+
+        Raises:
+            ColdRunError: one ended, or took too long.
+        """
+        asked = {"seconds": seconds, "patience": patience, "blocks": blocks, "save": save}
+        job = {"groups": [[asdict(session) for session in group] for group in groups], **asked}
+        assert self._process.stdin is not None  # noqa: S101  it is a pipe
+        assert self._process.stdout is not None  # noqa: S101  likewise
+        answer = b""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        told: dict[str, Any] = json.loads(answer) if answer else {"error": "the process that starts sessions ended"}
+        if "error" in told:
+            raise ColdRunError(told["error"], next_step="correct what it complains of, or leave it out")
+        return [[Ran.told(one) for one in group] for group in told["groups"]]
+
 
 #: The engine that outputs are compared with, and plans of this package: on the CPU, on a pair's second processor, on both.
 REFERENCE, OWN, OWN_GPU, SPLIT = "onnxruntime", "edgeplan", "edgeplan-gpu", "edgeplan-split"

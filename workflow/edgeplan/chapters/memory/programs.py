@@ -19,7 +19,6 @@ from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.layout import Ints
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import lowest
-from edgeplan.planning.memory.workload import Workload
 from edgeplan.profiling.streaming import RunSettings, profile_program
 from edgeplan.profiling.subjects import require_exact
 from edgeplan.runtime.bands import regions_by_peak
@@ -31,10 +30,9 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.packed_programs import TapedProgram
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.build import Built, build
-from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.schedules import F32, Stored
 from edgeplan.runtime.streaming.weights_file import halvable, write_weights
-from edgeplan.runtime.streaming.workloads import workload_of
+from edgeplan.runtime.streaming.workloads import untimed_workload
 from edgeplan.writable import cannot_write
 
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
@@ -45,15 +43,7 @@ _ARENA_STEP = MIB // 4  # arenas that forms are cut for: near budgets share thei
 
 
 class ModelPrograms:
-    """The programs of one model, each of a way to cut it: a form.
-
-    Args:
-        model: the ONNX file.
-        work: an empty folder for programs and their weights.
-        threads: that compute.
-        cores: of the runs.
-        runs: inferences of a profile.
-        weights: how they are stored.
+    """The programs of one model, each of a way to cut it: a form. `work` is an empty folder for them and their weights.
 
     Attributes:
         forms: those that do not hang on a budget, the coarsest first.
@@ -136,7 +126,7 @@ class ModelPrograms:
         if not form.arena:
             return {}
         program = self.built(replace(form, arena=0)).program
-        live = _untimed(program).live_bytes
+        live = untimed_workload(program).live_bytes
         found = {}
         for step, bytes_beside in zip(program.steps, live.tolist(), strict=True):
             room = max((form.arena - bytes_beside) // _SLOTS, _FINEST_BYTES)
@@ -150,7 +140,7 @@ class ModelPrograms:
 
     def least(self, form: ModelCut) -> int:
         """Bound the bytes of activations and weights of a form from below, nothing measured."""
-        return bounds.least_bytes(_untimed(self.built(form).program))
+        return bounds.least_bytes(untimed_workload(self.built(form).program))
 
     def estimated(self, form: ModelCut) -> CostedProgram:
         """A form as if cutting cost no more than in one with the same bands, or nothing: a step's parts share its time."""
@@ -175,7 +165,7 @@ class ModelPrograms:
     def lowest(self, form: ModelCut) -> Ints:
         """The lowest layout of the activations of a form."""
         if form not in self._layouts:
-            self._layouts[form] = lowest(_untimed(self.built(form).program))
+            self._layouts[form] = lowest(untimed_workload(self.built(form).program))
         return self._layouts[form]
 
     @property
@@ -198,11 +188,6 @@ class ModelPrograms:
             self.inputs, self.cores.all, self.cores.reader, runs, isolated,
             bandwidth_passes=5 if profile else 0, steps=profile,
         )  # fmt: skip
-
-
-def _untimed(program: StreamProgram) -> Workload:
-    """Return the workload of a program that was not profiled: what it takes of memory is known."""
-    return workload_of(program, [0.0] * len(program.steps))
 
 
 def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:

@@ -83,7 +83,6 @@ class PairCosts:
     """Pair costs are those of one model on a pair of processors.
 
     Attributes:
-        model: its name.
         names: of the processors, CPU first.
         steps: in an order in which each follows what it reads.
         cpu_to_gpu_ms, gpu_to_cpu_ms: until one processor has seen that the other is done.

@@ -126,12 +126,7 @@ def fitted(costs: PairCosts) -> PairCosts:
 
 
 def patterns(step: PairStep, dimension: str) -> tuple[Pattern | None, Pattern | None]:
-    """Return the patterns of a step's splits over a dimension and of it whole, by share of the step, on the CPU and the GPU.
-
-    Args:
-        step: of the costs.
-        dimension: of its splits; "" for whole alone.
-    """
+    """Return the patterns of a step's splits over a dimension and of it whole, by share of the step, on the CPU and the GPU."""
     splits = [o for o in step.options if o.kind == SPLIT and o.dimension == dimension]
     found: list[Pattern | None] = []
     for processor in (CPU, GPU):

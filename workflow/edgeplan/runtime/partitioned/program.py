@@ -61,7 +61,6 @@ class Partitioned:
         lanes: of each sub-step.
         needed: how many sub-steps of the other lane must be done before each starts.
         offsets: place of every activation and part of one in the arena, in bytes.
-        arena_bytes: that the activations take.
     """
 
     lowered: Lowered
@@ -80,11 +79,7 @@ class Partitioned:
 def partition(lowered: Lowered, layouts: Mapping[str, str], block: int, assignments: Sequence[Assignment]) -> Partitioned:
     """Put the steps of a model on two lanes, where each waits for all of the step before.
 
-    Args:
-        lowered: the steps.
-        layouts: layout of every activation.
-        block: channels of a block in the layout `blocked16`, of which a split of channels takes whole ones.
-        assignments: where each step runs.
+    A split of channels takes whole blocks of the layout `blocked16`.
     """
     if len(assignments) != len(lowered.steps):
         raise _misfit(lowered, f"{len(assignments)} assignments for {len(lowered.steps)} steps")
@@ -135,15 +130,7 @@ def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple
 
 
 def program_of(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int = 1, home: str = BLOCKED) -> Program:
-    """The program of a partition: its sub-steps, those of lane 0 with implementations, and room for their scratch.
-
-    Args:
-        dnnl: the library.
-        partitioned: the partition.
-        model: the ONNX file.
-        threads: of the steps of lane 0.
-        home: layout of the activations inside the model, as they were given to `partition`.
-    """
+    """The program of a partition: its sub-steps, those of lane 0 with implementations, and room for their scratch."""
     lowered = partitioned.ranged.lowered
     dnnl.set_threads(threads)
     creator = Creator(dnnl, lowered.shapes, partitioned.layouts, partitioned.offsets, lowered.types)

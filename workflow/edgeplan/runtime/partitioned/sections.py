@@ -94,15 +94,7 @@ class Sections:
 
 
 def why_not_split(lowered: Lowered, layouts: Mapping[str, str], block: int, step: Step, dimension: Dimension) -> str:
-    """Why a step cannot be cut over a dimension, in words; "" if it can.
-
-    Args:
-        lowered: the steps.
-        layouts: layout of every activation.
-        block: channels of a block in the layout `blocked16`.
-        step: one of them.
-        dimension: what to cut over.
-    """
+    """Why a step cannot be cut over a dimension, in words; "" if it can."""
     if dimension == Dimension.channels:
         return _why_no_columns(lowered, layouts, block, step)
     if step.kind in _CONSTANT:
@@ -129,14 +121,7 @@ def extent(lowered: Lowered, block: int, step: Step, dimension: Dimension) -> Ex
 
 
 def cut(lowered: Lowered, layouts: Mapping[str, str], block: int, cuts: Sequence[Cut | None]) -> Sections:
-    """Cut steps into sections at given ends.
-
-    Args:
-        lowered: the steps.
-        layouts: layout of every activation.
-        block: channels of a block in the layout `blocked16`.
-        cuts: for each step; None to leave it whole.
-    """
+    """Cut steps into sections at given ends; None leaves a step whole."""
     for step, wanted in zip(lowered.steps, cuts, strict=True):
         if wanted is not None:
             _check(lowered, layouts, block, step, wanted)

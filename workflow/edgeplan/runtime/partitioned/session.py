@@ -74,15 +74,7 @@ class Item:
 
 
 class Lanes(ABC):
-    """Items that are run again and again.
-
-    Args:
-        cpu: runs the CPU's lane, in the calling thread.
-        gpu: runs the GPU's lane.
-        items: in an order that fits both lanes.
-        loop: over the CPU's.
-        limit_seconds: the longest wait for the other lane.
-    """
+    """Items that are run again and again, in an order that fits both lanes; the calling thread runs the CPU's."""
 
     def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], loop: Loop, limit_seconds: float) -> None:
         self.cpu, self.gpu, self.items, self.loop, self.limit_seconds = cpu, gpu, tuple(items), loop, limit_seconds

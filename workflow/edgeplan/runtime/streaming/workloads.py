@@ -29,6 +29,11 @@ def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload
     return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
 
 
+def untimed_workload(program: StreamProgram) -> Workload:
+    """The workload of a program that was not profiled: what it takes of memory is known."""
+    return workload_of(program, [0.0] * len(program.steps))
+
+
 def schedule_of(planned: PlannedMemory) -> Schedule:
     """The part of a plan that running needs."""
     placed = planned.placement

@@ -18,15 +18,7 @@ _NEAR = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
-    """The fastest way, and its margin over the next one.
-
-    Attributes:
-        way: name of it.
-        median_ms: of every way, by name.
-        next_best: name of the way that it is held against; "" where there is no other.
-        margin: time of that one over its own, in the turns and rounds that both had.
-        low, high: ends of the margin's 95 % interval.
-    """
+    """The fastest way, and its margin over the next one, as a `PairCheck` tells them."""
 
     way: str
     median_ms: Mapping[str, float]

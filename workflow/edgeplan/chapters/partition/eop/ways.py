@@ -64,13 +64,9 @@ class Way:
     """A way is a plan with its prediction.
 
     Attributes:
-        choice: option of each step.
-        splits: operators that are split.
         ratios: of the operators that EOP splits: over what, and the CPU's share in steps of .01; options are the nearest
             that were measured.
         predicted_ms: what its planner says: EOP's AT (equation 4), else what a simulation takes.
-        simulated_ms: what a simulation takes.
-        seconds: taken to plan.
         gap: how far it may be from the optimum; of our plans alone.
     """
 
