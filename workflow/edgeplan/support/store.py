@@ -63,12 +63,7 @@ class Protocol:
 
 
 def nothing_stored(what: str, folder: Path) -> StoreError:
-    """Make the error where nothing may be measured and something is not stored.
-
-    Args:
-        what: is lacking, as a sentence.
-        folder: folder where it should be.
-    """
+    """Make the error where nothing may be measured and something (a sentence) is not stored in a folder."""
     step = f"unset {STORED_ROWS_ONLY} to measure here, or restore them: git checkout -- {folder}"
     return StoreError(f"nothing may be measured, and {what}", where=str(folder), next_step=step)
 

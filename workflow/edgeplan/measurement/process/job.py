@@ -46,13 +46,7 @@ class _Job(_Document):
 
 
 class PrepareJob(_Job):
-    """Asks to build once what a setting loads: a converted or optimised model, a filled cache.
-
-    Attributes:
-        model: the ONNX file.
-        inputs: shape of each input.
-        folder: an empty folder to build in.
-    """
+    """Asks to build once, in an empty folder, what a setting loads: a converted or optimised model, a filled cache."""
 
     kind: Literal["prepare"] = "prepare"
     model: Path
@@ -90,13 +84,7 @@ class RunJob(_Job):
 
 
 class OnceJob(_Document):
-    """Asks for the first execution of one step of a program in its process (`profiling.profiles`).
-
-    Attributes:
-        program: file of the program.
-        cache: file of its cached weights; None without any.
-        record: number of the step's record.
-    """
+    """Asks for the first execution of one step (`record`) of a program in its process (`profiling.profiles`)."""
 
     kind: Literal["once"] = "once"
     program: Path

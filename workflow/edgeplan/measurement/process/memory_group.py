@@ -179,14 +179,10 @@ def _controllers(root: Path) -> Sequence[str]:
 
 
 def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, timeout_seconds: float = 300.0) -> Limited:
-    """Run a module of this package, held to what it takes idle and a budget more.
+    """Run a module of this package, held to what it takes idle and a budget (bytes) more.
 
-    Args:
-        module: its name; it reads a job on stdin, says "ready" when idle, and waits for `gate`.
-        job_with_gate: the job, which names the gate.
-        gate: a file that must not exist.
-        budget: bytes.
-        timeout_seconds: for the process.
+    It reads the job, which names the gate, on stdin, says "ready" when it is idle, and waits for
+    the gate: a file that must not exist yet.
     """
     starter = (
         "import os\n"
@@ -252,16 +248,8 @@ def _held(
 ) -> Limited:
     """Run a command in a group, and limit that once it is idle.
 
-    Args:
-        group: where.
-        command: it waits for a byte, says "ready" on its error stream when it is idle, and waits for the gate.
-        said: what it reads behind the byte.
-        gate: a file that must not exist.
-        limited: limits the group, and tells what it used and its limit.
-        timeout_seconds: for the process.
-        ready_seconds: until it is idle.
-        limit: that held before.
-        joins: it puts itself into the group.
+    The command waits for a byte and reads what is said behind it; one that `joins` puts itself into the
+    group. `limited` limits that, and tells what it used and its limit; `limit` held before.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = start(command, stdin=subprocess.PIPE, stdout=out, stderr=errors)
