@@ -19,8 +19,8 @@ from edgeplan.opencl.launch import GpuNumbers
 from edgeplan.processors import opencl
 from edgeplan.testing.engines import reference_outputs, require_close
 from edgeplan.workloads.registry import WORKLOADS, save_workload
-from edgeplan.workloads.transformers import vit
-from edgeplan.zoo.layers import Choices
+from edgeplan.workloads.sequences import vit
+from edgeplan.zoo.family import Choices
 from edgeplan.zoo.registry import FAMILIES
 
 _TOLERANCE = 1e-4

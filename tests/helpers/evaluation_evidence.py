@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.fusion.verification import COLUMNS
 from edgeplan.chapters.prediction.paper import printed
+from edgeplan.chapters.prediction.stages.fusion import VERIFIED
 
 KINDS = ("convolution", "depthwise", "product", "pool", "elementwise")
 CONV = "convolution/Conv"
@@ -110,7 +110,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
                 ("conv_bn", "single", 50, 50, 50, 50, 1.0, 1.0, True, False),
                 ("reshape_fc", "single", 4, 4, 0, 0, np.nan, 0.0, False, True),
             ],
-            columns=list(COLUMNS),
+            columns=list(VERIFIED),
         ),
         resnet18_kernels=("conv++bn++relu",) * 9 + ("conv++bn++add++relu",) * 8 + ("conv++bn",) * 3 + ("maxpool", "gap", "fc"),
         kernels=pd.DataFrame(

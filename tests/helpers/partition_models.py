@@ -28,7 +28,7 @@ from edgeplan.runtime.program import activation_layouts, default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.registry import Workload, recurrent_language_model
-from edgeplan.workloads.transformers import bert
+from edgeplan.workloads.sequences import bert
 
 Array = npt.NDArray[Any]
 

@@ -18,11 +18,10 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import lowest, plan
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.planning.memory.workload import Reader, Workload, least_bytes
 from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
@@ -36,7 +35,7 @@ from edgeplan.runtime.streaming.weights_file import halvable, write_weights
 from edgeplan.runtime.streaming.workloads import all_resident, workload_of
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.registry import save_workload
-from edgeplan.workloads.transformers import gpt2, vit
+from edgeplan.workloads.sequences import gpt2, vit
 
 Array = npt.NDArray[np.float32]
 
@@ -173,7 +172,7 @@ def more(model: Streamed) -> int:
 
 
 def _bound(model: Streamed) -> int:
-    return bounds.least_bytes(model.workload) + OBJECTS
+    return least_bytes(model.workload) + OBJECTS
 
 
 def write_streamed_plan(dnnl: Dnnl, model: Streamed, folder: Path, others: float = 0.0) -> PlanFolder:

@@ -14,9 +14,9 @@ import pandas as pd
 from evaluation_evidence import full_evidence
 from executed_nodes import CACHE, drawn, law, model, node, samples
 
-from edgeplan.chapters.prediction import executed as parts
-from edgeplan.chapters.prediction.executed import COLUMNS, node_rows
+from edgeplan.chapters.prediction import whole_models
 from edgeplan.chapters.prediction.stages.sampling import key_of
+from edgeplan.chapters.prediction.whole_models import COLUMNS, node_rows
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.predictors.nodes.learner import learn
@@ -89,17 +89,17 @@ def write_measurements(folder: Path, slowness: float) -> Path:
     told: list[dict[str, object]] = []
     labelled: list[tuple[str, str, NodeConfig]] = []
     models: dict[str, list[tuple[ExecutedModel, str]]] = {}
-    counts = {parts.PRIOR: 2, parts.CALIBRATING: 5, parts.EVALUATED: 3, parts.FROZEN: 2}
+    counts = {whole_models.PRIOR: 2, whole_models.CALIBRATING: 5, whole_models.EVALUATED: 3, whole_models.FROZEN: 2}
     for part, count in counts.items():
         for number in range(count * len(FAMILIES)):
             family = FAMILIES[number % len(FAMILIES)]
             one = model(f"{family}-{part}-{number:05d}", [*drawn(rng, 6), *convolutions(rng, 6)])
             models.setdefault(part, []).append((one, family))
             told += node_rows(one, family, part)
-            sampler = "frozen" if part == parts.FROZEN else "adaptive"
-            labelled += [(sampler, one.name, each.config) for each in one.nodes if part != parts.EVALUATED]
-            if part == parts.EVALUATED:
-                told += node_rows(replace(one, name=f"{one.name}-operators"), family, parts.OPERATORS)
+            sampler = "frozen" if part == whole_models.FROZEN else "adaptive"
+            labelled += [(sampler, one.name, each.config) for each in one.nodes if part != whole_models.EVALUATED]
+            if part == whole_models.EVALUATED:
+                told += node_rows(replace(one, name=f"{one.name}-operators"), family, whole_models.OPERATORS)
     labelled += [("random", f"random-{number}", config) for number, config in enumerate(convolutions(rng, 20))]
     labelled += [("sweep", f"kernel_size-16-12-16-{k}-bn-relu", conv(16, 12)) for k in (3,)]
     labelled += [("conv_check", f"check-16-12-16-3-{tail}", conv(16, 12)) for tail in ("plain", "bn")]
@@ -125,10 +125,10 @@ def write_measurements(folder: Path, slowness: float) -> Path:
         return {**names, "measured_ms": np.array(us) / 1e3, "noise": 0.01, "measured_at_s": 1.7e9}
 
     write_parquet(
-        pd.DataFrame({**measured(parts.CALIBRATING), "slowness": slowness, "seconds": 1.0}),
+        pd.DataFrame({**measured(whole_models.CALIBRATING), "slowness": slowness, "seconds": 1.0}),
         results / "calibration/models.parquet",
     )
-    truth = pd.DataFrame({**measured(parts.EVALUATED), "blocks_span_s": 20.0, "repeat_gap_s": 600.0})
+    truth = pd.DataFrame({**measured(whole_models.EVALUATED), "blocks_span_s": 20.0, "repeat_gap_s": 600.0})
     truth = truth.assign(median_ms=slowness * truth["measured_ms"], repeat_ms=1.01 * truth["measured_ms"])
     write_parquet(truth, results / "evaluation/truth.parquet")
     write_json(results / "evaluation/environment.json", {"cpu": "Example CPU", "fingerprint": "f", "measured_at": "now"})

@@ -30,8 +30,8 @@ from edgeplan.measurement.process.interference import (
 from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.measurement.process.starts import ATTEMPTS, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
-from edgeplan.profiling import contention
-from edgeplan.profiling.contention import Pairs
+from edgeplan.profiling import fresh_process_factors
+from edgeplan.profiling.fresh_process_factors import Pairs
 from edgeplan.profiling.rounds import Round, RoundTimes, quiet_round
 from edgeplan.profiling.settings import Cores, ProfileSettings
 
@@ -165,16 +165,16 @@ def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPat
             del processors
             return DISTURBED if Passes.made == 1 else FREE
 
-    monkeypatch.setattr(contention, "_Passes", Passes)
-    monkeypatch.setattr(contention, "pinned", lambda *_: nullcontext())
+    monkeypatch.setattr(fresh_process_factors, "_Passes", Passes)
+    monkeypatch.setattr(fresh_process_factors, "pinned", lambda *_: nullcontext())
     rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", trying="raw"))
-    found = contention.measure_pairs(rig, Cores(big=(0, 1)), Watch(), 1)  # type: ignore[arg-type]
+    found = fresh_process_factors.measure_pairs(rig, Cores(big=(0, 1)), Watch(), 1)  # type: ignore[arg-type]
     assert found == Pairs(cached=1.5, raw=3.0)
     assert Passes.made == 1 + 2 * (1 + 2), "one again, then alone and two together, of cached and of raw weights"
 
 
 def test_one_core_has_no_pair() -> None:
-    assert contention.measure_pairs(SimpleNamespace(), Cores(big=(0,)), _Watch()) == Pairs()  # type: ignore[arg-type]
+    assert fresh_process_factors.measure_pairs(SimpleNamespace(), Cores(big=(0,)), _Watch()) == Pairs()  # type: ignore[arg-type]
 
 
 class _Rig:

@@ -10,7 +10,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.support.sources import PACKAGE, imported
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.registry import WORKLOADS, recurrent_language_model
-from edgeplan.workloads.transformers import bert, gpt2, vit
+from edgeplan.workloads.sequences import bert, gpt2, vit
 
 # Multiply-adds in M (of one example) and parameters; None where the source states none to two digits. Sources are in the
 # docstrings of the builders, those of the zoo in test_zoo_costs.py and test_unseen_models.py.

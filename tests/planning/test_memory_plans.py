@@ -16,11 +16,20 @@ from pydantic import ValidationError
 from depth import examples
 from edgeplan.errors import InfeasibleError
 from edgeplan.planning.layout import buffers
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import algorithm_1, improved, least, lowest, plan
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, best, enough_bytes
-from edgeplan.planning.memory.workload import Placement, Reader, Timeline, Workload, placement, simulated
+from edgeplan.planning.memory.workload import (
+    Placement,
+    Reader,
+    Timeline,
+    Workload,
+    isolated_ms,
+    least_bytes,
+    period_ms,
+    placement,
+    simulated,
+)
 from layout_checks import assert_consistent, shared_memory
 
 _FLOAT = 4
@@ -161,7 +170,7 @@ _WORK = 500  # steps placed in search of a better layout
 
 
 def _bound(workload: Workload, reader: Reader, budget: int, mode: Mode) -> float:
-    return (bounds.isolated_ms if mode is Mode.isolated else bounds.period_ms)(workload, reader, budget)
+    return (isolated_ms if mode is Mode.isolated else period_ms)(workload, reader, budget)
 
 
 def _run(workload: Workload, reader: Reader, planned: PlannedMemory) -> Timeline:
@@ -197,7 +206,7 @@ def test_a_budget_below_the_least_is_refused_and_the_least_is_enough(workload: W
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
 def test_weights_are_loaded_again_as_early_as_their_memory_is_free(workload: Workload, reader: Reader, extra: int) -> None:
     offsets = lowest(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
-    found = best(workload, reader, bounds.least_bytes(workload) + extra, Mode.back_to_back, [offsets])
+    found = best(workload, reader, least_bytes(workload) + extra, Mode.back_to_back, [offsets])
     assume(found is not None)
     assert found is not None
     names = tuple(map(str, range(workload.steps))), tuple(map(str, range(len(workload.tensors))))
@@ -215,21 +224,21 @@ def test_weights_are_loaded_again_as_early_as_their_memory_is_free(workload: Wor
 @settings(_quick, max_examples=examples(100))
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
 def test_algorithm_1_is_sound(workload: Workload, reader: Reader, extra: int) -> None:
-    budget = bounds.least_bytes(workload) + extra
+    budget = least_bytes(workload) + extra
     placed = algorithm_1(workload, budget)
     assume(placed is not None)
     assert placed is not None
     timeline = simulated(workload, reader, placed, 3)
     assert_sound(workload, placed, timeline, budget)
-    assert timeline.latency_ms >= bounds.isolated_ms(workload, reader, budget) * (1 - 1e-9)
+    assert timeline.latency_ms >= isolated_ms(workload, reader, budget) * (1 - 1e-9)
 
 
 @settings(_quick, max_examples=examples(40))
 @given(workload=workloads(steps=3, tensors=2, largest=3), reader=_readers, extra=st.integers(0, 2))
 def test_no_address_at_all_beats_the_bound(workload: Workload, reader: Reader, extra: int) -> None:
-    budget = bounds.least_bytes(workload) + extra
+    budget = least_bytes(workload) + extra
     best = _optimum(workload, reader, budget)
-    assert best >= bounds.isolated_ms(workload, reader, budget) * (1 - 1e-9)
+    assert best >= isolated_ms(workload, reader, budget) * (1 - 1e-9)
     try:
         planned = plan(workload, reader, budget)
     except InfeasibleError:
@@ -341,7 +350,7 @@ def test_a_search_for_layouts_is_sound_no_slower_and_finds_the_same_again(
     workload: Workload, reader: Reader, mode: Mode, extra: int
 ) -> None:
     offsets = lowest(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
-    budget = bounds.least_bytes(workload) + extra
+    budget = least_bytes(workload) + extra
     first = best(workload, reader, budget, mode, [offsets])
     assume(first is not None)
     assert first is not None
@@ -354,8 +363,8 @@ def test_a_search_for_layouts_is_sound_no_slower_and_finds_the_same_again(
 @settings(_quick, max_examples=examples(60))
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60), stride=st.integers(2, 5))
 def test_fewer_steps_to_count_from_bound_less(workload: Workload, reader: Reader, extra: int, stride: int) -> None:
-    budget = bounds.least_bytes(workload) + extra
-    assert bounds.period_ms(workload, reader, budget, stride) <= bounds.period_ms(workload, reader, budget) * (1 + 1e-12)
+    budget = least_bytes(workload) + extra
+    assert period_ms(workload, reader, budget, stride) <= period_ms(workload, reader, budget) * (1 + 1e-12)
 
 
 def _made(mode: Mode = Mode.isolated) -> MemoryPlan:

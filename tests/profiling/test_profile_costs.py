@@ -24,9 +24,8 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Step
 from edgeplan.measurement.process.record_bench import Bench
 from edgeplan.planning.profile import SOURCES, Candidate, Contention, Fresh, Layer, Profile
-from edgeplan.profiling import contention, fresh_process_factors, subjects
-from edgeplan.profiling.contention import Pairs, charged
-from edgeplan.profiling.fresh_process_factors import STAGES, Check, Start, start_of, start_row
+from edgeplan.profiling import fresh_process_factors, subjects
+from edgeplan.profiling.fresh_process_factors import STAGES, Check, Pairs, Start, charged, start_of, start_row
 from edgeplan.profiling.profiler import pooled
 from edgeplan.profiling.profiles import Charge, candidates_of, once_ms, shares, work_of
 from edgeplan.profiling.rounds import Harness, ModelToProfile, Round
@@ -147,7 +146,7 @@ def test_what_one_preparation_failed_at_is_told_rather_than_that_the_other_misse
 
     pair = [(Failing(fails=fails), 0) for fails in (False, True)]
     with pytest.raises(ValueError, match="the model file changed"):
-        contention._at_once(*pair)  # type: ignore[arg-type]
+        fresh_process_factors._at_once(*pair)  # type: ignore[arg-type]
 
 
 def test_nothing_is_offered_from_the_library_s_cache(dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

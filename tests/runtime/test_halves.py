@@ -24,8 +24,8 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
+from edgeplan.planning.memory.workload import least_bytes
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.creation import PAGE_BYTES
 from edgeplan.runtime.dnnl import Dnnl
@@ -133,7 +133,7 @@ def test_outputs_are_those_of_the_rounded_weights_to_the_bit(dnnl: Dnnl, tmp_pat
     assert halved.built.program.weights_bytes < exact.built.program.weights_bytes
     with known.session(dnnl, known.resident()) as session:
         expected = ran(session, known.inputs)[0]
-    least = bounds.least_bytes(halved.workload)
+    least = least_bytes(halved.workload)
     for share, mode in ((1.0, Mode.isolated), (1.3, Mode.back_to_back), (4.0, Mode.back_to_back)):
         with halved.session(dnnl, halved.planned(int(share * least) + 4 * PAGE_BYTES, mode)) as session:
             assert ran(session, halved.inputs, 3) == [expected] * 3
@@ -145,7 +145,7 @@ def test_weights_that_bands_keep_are_widened_too(dnnl: Dnnl, tmp_path: Path) -> 
     assert any(step.name.startswith("keep") and step.stored_bytes < step.weight_bytes for step in halved.built.program.steps)
     with known.session(dnnl, known.resident()) as session:
         expected = ran(session, known.inputs)[0]
-    with halved.session(dnnl, halved.planned(bounds.least_bytes(halved.workload) + 65536, Mode.back_to_back)) as session:
+    with halved.session(dnnl, halved.planned(least_bytes(halved.workload) + 65536, Mode.back_to_back)) as session:
         assert ran(session, halved.inputs, 2) == [expected] * 2
 
 

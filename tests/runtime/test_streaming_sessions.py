@@ -17,8 +17,8 @@ from streamed_models import MODELS, Streamed, outputs_of, ran, streamed
 from depth import MANY, by_day, examples
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import InfeasibleError, ModelError
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
+from edgeplan.planning.memory.workload import least_bytes
 from edgeplan.profiling.streaming import on_demand
 from edgeplan.runtime.bands import Region, banded, live_bytes, possible, recomputed, regions_by_peak
 from edgeplan.runtime.dnnl import Dnnl
@@ -48,7 +48,7 @@ def test_every_budget_gives_the_same_bits(dnnl: Dnnl, folder: Path, name: str, l
     with found.session(dnnl, found.resident()) as session:
         expected = ran(session, found.inputs, 2)[-1]
     require_right(found, expected)
-    lowest = bounds.least_bytes(found.workload)
+    lowest = least_bytes(found.workload)
     for share in (1.0, 1.3, 4.0):
         for mode in Mode:
             try:
@@ -64,7 +64,7 @@ def test_rows_of_a_table_are_read_from_the_file_as_their_indices_say(dnnl: Dnnl,
     found = streamed(dnnl, "tokens", folder, 8192)
     table = found.built.tables[0]
     assert table.size == 4 * 523 * 64
-    assert bounds.least_bytes(found.workload) < table.size / 2
+    assert least_bytes(found.workload) < table.size / 2
     with found.session(dnnl, found.planned(table.size, Mode.back_to_back)) as session:
         for tokens in ([522, 0, 77, 522, 1], [-1, -523, 77, -446, 5]):
             inputs = {"input_ids": np.array([tokens], dtype=np.int64)}
@@ -91,7 +91,7 @@ def test_columns_of_many_rows_are_written_where_they_belong(dnnl: Dnnl, folder: 
 def test_smaller_parts_need_less_memory(dnnl: Dnnl, folder: Path) -> None:
     whole, finest = streamed(dnnl, "plain", folder, 1 << 40), streamed(dnnl, "plain", folder, 1)
     assert len(finest.built.program.steps) > len(whole.built.program.steps)
-    assert bounds.least_bytes(finest.workload) < 0.8 * bounds.least_bytes(whole.workload)
+    assert least_bytes(finest.workload) < 0.8 * least_bytes(whole.workload)
 
 
 def test_equal_steps_share_a_kernel(dnnl: Dnnl, folder: Path) -> None:
@@ -110,9 +110,7 @@ def test_bands_compute_the_same(dnnl: Dnnl, folder: Path, name: str) -> None:
             height = lowered.shapes[lowered.steps[last].outputs[0]][2]
             for rows in {3, max(1, height // 2)} if MANY else {3}:
                 found = streamed(dnnl, name, folder, 1 << 40, (Region(first, last, rows),))
-                with found.session(
-                    dnnl, found.planned(bounds.least_bytes(found.workload) + (1 << 16), Mode.isolated)
-                ) as session:
+                with found.session(dnnl, found.planned(least_bytes(found.workload) + (1 << 16), Mode.isolated)) as session:
                     require_right(found, ran(session, found.inputs)[0])
                 tried += 1
     assert tried > 6
@@ -131,7 +129,7 @@ def test_weights_that_two_steps_read_are_stored_once(dnnl: Dnnl, tmp_path: Path)
         assert len(weights) == 2 * len({*weights})
         assert weights[: len(weights) // 2] == weights[len(weights) // 2 :]
         assert program.weights_bytes == sum(size for _, size in {*weights}) < sum(size for _, size in weights)
-        for schedule in (found.resident(), found.planned(bounds.least_bytes(found.workload), Mode.back_to_back)):
+        for schedule in (found.resident(), found.planned(least_bytes(found.workload), Mode.back_to_back)):
             with found.session(dnnl, schedule) as session:
                 for outputs in ran(session, found.inputs, 2):
                     require_right(found, outputs)
@@ -171,7 +169,7 @@ def test_loads_wait_for_their_step_and_steps_for_their_load(
     found = streamed(dnnl, name, folder, 8192)
     with found.session(dnnl, found.resident()) as session:
         expected = ran(session, found.inputs)[0]
-        session.apply(found.planned(int(share * bounds.least_bytes(found.workload)) + 8192, mode))
+        session.apply(found.planned(int(share * least_bytes(found.workload)) + 8192, mode))
         steps = len(found.built.program.step_names)
         session.slow([1000 * slow_us[k % len(slow_us)] for k in range(steps)])
         session.expect(ahead)
@@ -184,7 +182,7 @@ def test_neither_loading_ahead_nor_static_memory_changes_outputs(dnnl: Dnnl, fol
     found = streamed(dnnl, name, folder, 8192)
     with found.session(dnnl, found.resident()) as session:
         expected = ran(session, found.inputs, 2)[-1]
-    document = found.document(bounds.least_bytes(found.workload) + 65536, Mode.back_to_back)
+    document = found.document(least_bytes(found.workload) + 65536, Mode.back_to_back)
     late = on_demand(document)
     with found.session(dnnl, late, debug=False, gives_back=True) as session:
         assert ran(session, found.inputs, 3) == [expected] * 3
@@ -203,7 +201,7 @@ def test_mapped_weights_give_the_same_outputs(dnnl: Dnnl, folder: Path, name: st
 def test_weights_that_are_stored_once_more_are_not_read_again(dnnl: Dnnl, folder: Path) -> None:
     found = streamed(dnnl, "plain", folder, 8192)
     weights = int(found.workload.weight_bytes.sum())
-    everything, tight = found.resident(), found.planned(bounds.least_bytes(found.workload) + 65536, Mode.back_to_back)
+    everything, tight = found.resident(), found.planned(least_bytes(found.workload) + 65536, Mode.back_to_back)
     with found.session(dnnl, everything) as session:
         expected = ran(session, found.inputs)
         assert session.fact("bytes_read") == weights

@@ -28,12 +28,10 @@ from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.workloads.exported import Uniform
 from edgeplan.workloads.exports import FAMILIES, ExportedModel, export_models, random_inputs
-from edgeplan.workloads.recurrent import unrolled_language_model
 from edgeplan.workloads.registry import WORKLOADS, Workload, recurrent_language_model, save_workload, yolov3
-from edgeplan.workloads.transformers import bert, gpt2, vit
+from edgeplan.workloads.sequences import bert, gpt2, unrolled_language_model, vit
 from edgeplan.zoo.convolutional import resnet, squeezenet, vgg
-from edgeplan.zoo.family import Builder
-from edgeplan.zoo.layers import Choices
+from edgeplan.zoo.family import Builder, Choices
 from edgeplan.zoo.separable import mobilenetv1, mobilenetv2
 
 LANE = "numerics"

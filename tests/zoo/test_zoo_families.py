@@ -15,7 +15,7 @@ from edgeplan.errors import FormatError, ParamsError
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES, kind
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, build_variant, prior_models, variants
-from edgeplan.zoo.layers import KERNEL_SIZES, Choices, channel_bounds, kept_padding, make_divisible
+from edgeplan.zoo.family import KERNEL_SIZES, Choices, channel_bounds, kept_padding, make_divisible
 from edgeplan.zoo.nasbench201 import RESNET_CELL, cell_order, format_cell, nasbench201, parse_cell, prune_cell
 
 

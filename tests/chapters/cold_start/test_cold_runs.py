@@ -1,3 +1,5 @@
+"""Cold runs: what is planned, which count, what becomes of them; in fresh processes, with real engines, on a tiny network."""
+
 from __future__ import annotations
 
 import json
@@ -5,30 +7,52 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
-from edgeplan.chapters.cold_start.measuring import runs
+from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.measuring.runs import RUN_COLUMNS, ColdSettings, ExtraRun, PlannedRun, plan_runs, result_frame
+from edgeplan.chapters.cold_start.measuring.runs import (
+    RUN_COLUMNS,
+    ColdSettings,
+    ExtraRun,
+    PlannedRun,
+    measure,
+    plan_runs,
+    result_frame,
+)
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.description import imported
 from edgeplan.engines.registry import SETTINGS, setting
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.model_file import model_files
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import starts
-from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult
+from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareJob, PrepareResult, RunJob, RunResult
+from edgeplan.measurement.process.starts import prepare_offline, run_cold
 from edgeplan.measurement.settings import TimeBudget
+from edgeplan.support.files import stamp
+from edgeplan.support.workers import ColdRunError
+from edgeplan.testing.engines import own_modules
 
+LANE = "processes"  # see tests/conftest.py
 KNOBS = ColdSettings(settings=("onnxruntime", "onnxruntime-prepacked"), threads=(1, 2), repeats=3)
 ARTEFACT = Artefact(main=Path("m"), files=(Path("m"),))
 
 
-def test_every_combination_is_planned_once_a_repeat_with_its_probe() -> None:
+def test_every_combination_is_planned_once_a_repeat_with_its_probe_in_a_seeded_order() -> None:
     planned = list(plan_runs(["a", "b"], KNOBS))
     assert len(planned) == len(set(planned)) == 3 * 2 * (2 * 2 * 2 + 1)
     assert Counter(run.model for run in planned) == {"a": 27, "b": 27}
     assert Counter(run.repeat for run in planned if not run.setting) == {0: 2, 1: 2, 2: 2}
+    assert planned == list(plan_runs(["a", "b"], KNOBS))
+    assert planned != list(plan_runs(["a", "b"], KNOBS.model_copy(update={"seed": 1})))
+    assert [run.repeat for run in planned] == sorted(run.repeat for run in planned)
+    orders = {
+        tuple((r.setting, r.threads, r.state) for r in planned if (r.model, r.repeat) == ("a", repeat)) for repeat in range(3)
+    }
+    assert len(orders) == 3
 
 
 def test_guests_are_shuffled_into_the_groups_of_their_model() -> None:
@@ -42,17 +66,6 @@ def test_guests_are_shuffled_into_the_groups_of_their_model() -> None:
     assert [(groups[r][place].repeat, groups[r][place].state) for r, place in enumerate(places)] == [
         (repeat, "cached") for repeat in range(3)
     ]
-
-
-def test_the_order_is_seeded_interleaved_and_differs_between_repeats() -> None:
-    planned = list(plan_runs(["a", "b"], KNOBS))
-    assert planned == list(plan_runs(["a", "b"], KNOBS))
-    assert planned != list(plan_runs(["a", "b"], KNOBS.model_copy(update={"seed": 1})))
-    assert [run.repeat for run in planned] == sorted(run.repeat for run in planned)
-    orders = {
-        tuple((r.setting, r.threads, r.state) for r in planned if (r.model, r.repeat) == ("a", repeat)) for repeat in range(3)
-    }
-    assert len(orders) == 3
 
 
 def test_unknown_settings_are_named() -> None:
@@ -92,11 +105,6 @@ def test_rows_have_the_schema_and_summaries_of_the_warm_runs() -> None:
     assert row["interference"] == 1.5
 
 
-def test_no_rows_still_have_the_schema() -> None:
-    frame = result_frame([], {})
-    assert list(frame.columns) == list(RUN_COLUMNS)
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -121,6 +129,7 @@ def test_our_outputs_are_held_to_less_than_those_of_stock_engines(name: str, cou
 
 def test_a_setting_without_artefact_has_a_row_with_its_reason() -> None:
     frame = result_frame([], {("a", "ncnn", 1): PrepareResult(reason="ncnn is not installed")})
+    assert list(frame.columns) == list(result_frame([], {}).columns) == list(RUN_COLUMNS)
     assert frame[["setting", "reason", "repeat"]].to_dict("records") == [
         {"setting": "ncnn", "reason": "ncnn is not installed", "repeat": -1}
     ]
@@ -147,7 +156,7 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(starts, "run_cold", run_cold)
     monkeypatch.setattr("edgeplan.measurement.process.interference.together_us", lambda *_: 300.0)
     knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
-    found = runs.measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
+    found = measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
     assert found.runs[["cold_ms", "reason"]].to_numpy().tolist() == [[3.0, ""]]
     assert made == [300.0] * 3
 
@@ -165,18 +174,203 @@ def test_beyond_the_budget_only_what_must_be_is_prepared_and_run(tmp_path: Path,
     def must(run: PlannedRun) -> bool:
         return (run.setting, run.repeat) == ("onnxruntime", 0)
 
-    found = runs.measure([model], knobs, store, journal, budget=over, must=must)
+    found = measure([model], knobs, store, journal, budget=over, must=must)
     made = found.runs[found.runs["reason"] == ""]
     assert made[["setting", "repeat"]].to_numpy().tolist() == [["onnxruntime", 0]] * 2  # in both states
     told = found.runs.set_index("setting")["reason"]
     assert "the time for measuring cold starts was over" in told["onnxruntime-optimised"]
     assert found.left_out == 2 + 2  # the second repeat, and two probes of the disk
     assert not list(tmp_path.glob("store/*optimised*/prepared.json"))
-    again = runs.measure([model], knobs, store, journal, budget=over, must=lambda _run: False)
+    again = measure([model], knobs, store, journal, budget=over, must=lambda _run: False)
     assert (again.runs["reason"] == "").sum() == len(made)  # what is known is given, whatever the time
-    whole = runs.measure([model], knobs, store, journal)
+    whole = measure([model], knobs, store, journal)
     assert whole.left_out == 0
     assert whole.runs["reason"].tolist() == [""] * 8
-    hurried = runs.measure([model], knobs, store, tmp_path / "other.jsonl", budget=over, must=lambda _run: False)
+    hurried = measure([model], knobs, store, tmp_path / "other.jsonl", budget=over, must=lambda _run: False)
     assert set(hurried.runs["setting"]) == {"onnxruntime", "onnxruntime-optimised"}  # prepared before, and never run
     assert hurried.runs["cold_ms"].isna().all()
+
+
+INPUTS = {"input": (1, 3, 32, 32)}
+STOCK = sorted(name for name, known in SETTINGS.items() if known.stock)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    b = GraphBuilder("tiny", INPUTS["input"])
+    x = b.conv_bn(b.input, 16, 3, 2)
+    y = b.conv_bn(x, 16, 3, groups=16, act="relu6")
+    x = b.relu(b.add(b.conv_bn(y, 16, 1, act=""), x))
+    # a line of text beside the class: what detectors and recognisers need beyond classifiers
+    line = b.transpose(b.squeeze(b.conv(b.upsample(x), 8, (32, 1), pad=0), (2,)), (2, 0, 1))
+    line = b.reshape(b.transpose(b.lstm(line, 4, bidirectional=True), (0, 2, 1, 3)), (32, 8))
+    x = b.softmax(b.fc(b.flatten(b.gap(x)), 10))
+    return save_onnx(b.build(x, b.fc(line, 5)), tmp_path_factory.mktemp("model") / "tiny.onnx")
+
+
+@pytest.fixture(scope="module")
+def reference(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reference") / "outputs.npz"
+    job = PrepareJob(setting="onnxruntime", threads=1, model=model, inputs=INPUTS, folder=path.parent)
+    artefact = prepare_offline(job).artefact
+    assert artefact is not None
+    run_cold(RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=INPUTS, state="cached", save_outputs=path))
+    return path
+
+
+def test_a_crashing_worker_gives_one_clear_error(model: Path) -> None:
+    broken = model.with_name("broken.onnx")
+    broken.write_bytes(b"not a model")
+    artefact = Artefact(main=broken, files=(broken,))
+    with pytest.raises(ColdRunError, match=r"(?s)onnxruntime on broken\.onnx: .*exit code 1.*(?:INVALID_PROTOBUF|Protobuf)"):
+        run_cold(RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=INPUTS, state="cached"))
+
+
+def test_eviction_shows_in_the_bytes_a_run_reads(model: Path, tmp_path: Path) -> None:
+    job = PrepareJob(setting="onnxruntime", threads=1, model=model, inputs=INPUTS, folder=tmp_path)
+    artefact = prepare_offline(job).artefact
+    assert artefact is not None
+    base = {"setting": "onnxruntime", "threads": 1, "artefact": artefact, "inputs": INPUTS, "cpus": (0,)}
+    cached = run_cold(RunJob.model_validate(base | {"state": "cached"}))
+    evicted = run_cold(RunJob.model_validate(base | {"state": "evicted"}))
+    assert (cached.cached_before, cached.state_reached) == (1.0, True)
+    if not evicted.state_reached:
+        pytest.skip("this file system keeps its pages")
+    assert evicted.read_bytes >= evicted.file_bytes > cached.read_bytes
+    assert evicted.output_digest == cached.output_digest
+    assert evicted.peak_rss_bytes >= evicted.rss_before_bytes > 0
+    assert evicted.minor_faults > 0
+
+
+def test_a_run_that_is_asked_to_looks_at_its_processors(model: Path) -> None:
+    base = {"setting": "onnxruntime", "threads": 1, "inputs": INPUTS, "cpus": (0,), "state": "cached"}
+    artefact = Artefact(main=model, files=(model,))
+    asked = run_cold(RunJob.model_validate(base | {"artefact": artefact, "usual_us": 1e9}))
+    assert 0 < asked.interference < 1e-3
+    assert run_cold(RunJob.model_validate(base | {"artefact": artefact})).interference == 1.0, "not asked"
+
+
+def test_a_killed_worker_names_its_signal(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # an engine that dies in native code: a module of its name that ends its own process
+    (tmp_path / "onnxruntime.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    job = RunJob(setting="onnxruntime", threads=1, artefact=Artefact(main=model, files=(model,)), inputs=INPUTS, state="cached")
+    with pytest.raises(ColdRunError, match="was ended by SIGSEGV") as caught:
+        run_cold(job)
+    assert "\n" not in caught.value.reason
+
+
+def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp_path: Path) -> None:
+    job = PrepareJob(setting="litert-cached", threads=1, model=model, inputs=INPUTS, folder=tmp_path)
+    artefact = prepare_offline(job).artefact
+    assert artefact is not None
+    artefact.companions["cache"].write_bytes(b"")
+    run = RunJob(setting="litert-cached", threads=1, artefact=artefact, inputs=INPUTS, state="cached")
+    result = run_cold(run)
+    assert result.cold_ms is None
+    assert "cache" in result.reason or "again" in result.reason
+
+
+@pytest.mark.long
+def test_no_setting_changes_the_stamp_of_the_model(model: Path, tmp_path: Path) -> None:
+    """Plan folders know the model by it; with another, each of their starts would hash the whole file."""
+    before = stamp(model.stat())
+    for name in STOCK:
+        job = PrepareJob(setting=name, threads=1, model=model, inputs=INPUTS, folder=tmp_path / name)
+        job.folder.mkdir()
+        prepare_offline(job)
+        assert stamp(model.stat()) == before, name
+
+
+@pytest.mark.parametrize("location", by_day(["parts/all of them", "weights.bin", "tiny.onnx.data", ""]))
+@pytest.mark.parametrize("setting", STOCK)
+def test_stock_settings_agree_with_onnxruntime_and_find_the_files_that_a_model_names(
+    setting: str, location: str, model: Path, reference: Path, tmp_path: Path
+) -> None:
+    """In the model, beside it, under any name, or in a folder below its own."""
+    named = tmp_path / "tiny.onnx"
+    if location:
+        (named.parent / location).parent.mkdir(exist_ok=True)
+        onnx.save(onnx.load(model), named, save_as_external_data=True, location=location, size_threshold=100)
+        assert model_files(named) == (named, tmp_path / location)
+    else:
+        named = model
+    job = PrepareJob(setting=setting, threads=1, model=named, inputs=INPUTS, folder=tmp_path / "made")
+    job.folder.mkdir()
+    prepared = prepare_offline(job)
+    if prepared.artefact is None:
+        assert "is not installed" in prepared.reason or "Vulkan finds no GPU" in prepared.reason
+        pytest.skip(prepared.reason)
+    run = RunJob(
+        setting=setting, threads=1, artefact=prepared.artefact, inputs=INPUTS, state="cached", warm_runs=3, reference=reference
+    )
+    result = run_cold(run)
+    assert result.reason == ""
+    assert result.output_error is not None
+    assert result.output_error < 1e-4 < STOCK_TOLERANCE
+    assert result.state_reached
+    assert len(result.warm_ms) == 3
+    assert result.cold_ms == pytest.approx(result.stages_ms["open"] + result.stages_ms["first_run"])
+    if not location:
+        assert own_modules(setting, prepared.artefact, INPUTS, tmp_path) == []
+
+
+@pytest.mark.parametrize("location", ["../elsewhere", "/etc/hostname"])
+def test_files_outside_a_models_folder_are_not_taken(location: str, model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.initializer[0].ClearField("raw_data")
+    proto.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+    entry = proto.graph.initializer[0].external_data.add()
+    entry.key, entry.value = "location", location
+    named = tmp_path / "inner/tiny.onnx"
+    named.parent.mkdir()
+    named.write_bytes(proto.SerializeToString())
+    (tmp_path / "elsewhere").write_bytes(b"\0" * 4096)
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        model_files(named)
+
+
+def test_a_process_that_hangs_is_ended(model: Path) -> None:
+    artefact = Artefact(main=model, files=(model,))
+    job = RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=INPUTS, state="cached", warm_runs=100_000)
+    with pytest.raises(ColdRunError, match=r"no result within 0\.01 s"):
+        run_cold(job, timeout_seconds=0.01)
+
+
+@pytest.mark.long
+def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -> None:
+    knobs = ColdSettings(
+        settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), states=("cached",), repeats=2, warm_runs=1
+    )
+    store, journal = ArtefactStore(tmp_path / "store"), tmp_path / "journal.jsonl"
+    models = [ColdModel("tiny", model, INPUTS)]
+    first = measure(models, knobs, store, journal)
+    assert first.runs["reason"].tolist() == [""] * 4
+    assert len(first.bandwidth) == 2
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-40])  # killed while writing the last line
+    started: list[PlannedRun] = []
+    again = measure(models, knobs, store, journal, lambda run, _done, _of: started.append(run))
+    assert len(started) == 6
+    assert journal.read_bytes().count(b"\n") == whole.count(b"\n")
+    kept = again.runs["cold_ms"].tolist()[:3]
+    assert kept == first.runs["cold_ms"].tolist()[:3]
+    more = measure(models, knobs.model_copy(update={"warm_runs": 2}), store, journal)  # other conditions are never mixed in
+    assert set(more.runs["measured_at"]).isdisjoint(again.runs["measured_at"])
+
+
+def test_what_cannot_run_is_a_row_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = GraphBuilder("odd", (1, 8))
+    graph = b.build(b.relu(b.input))
+    model = save_onnx(graph, tmp_path / "odd.onnx")
+    knobs = ColdSettings(settings=("onnxruntime", "ncnn"), threads=(1,), states=("cached",), repeats=1, warm_runs=0)
+    (tmp_path / "pnnx").mkdir()
+    program = tmp_path / "pnnx" / "pnnx"
+    program.write_text("#!/bin/sh\nexit 3\n")  # a converter that gives up
+    program.chmod(0o755)
+    (tmp_path / "pnnx" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    results = measure([ColdModel("odd", model, {"input": (1, 8)})], knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j.jsonl")
+    reasons = results.runs.set_index("setting")["reason"]
+    assert reasons["onnxruntime"] == ""
+    assert "pnnx" in reasons["ncnn"] or "not installed" in reasons["ncnn"]

@@ -30,9 +30,9 @@ from edgeplan.errors import InfeasibleError, ModelError, ParamsError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import memory_group as memory_groups
 from edgeplan.measurement.process.memory_group import Limited, memory_group, run_limited
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryUse
 from edgeplan.planning.memory.quick import Mode
+from edgeplan.planning.memory.workload import least_bytes
 from edgeplan.profiling.streaming import RunSettings, StreamRun, run_apart
 from edgeplan.runs import run
 from edgeplan.runtime.bands import Region
@@ -338,7 +338,7 @@ def test_a_process_that_takes_more_than_its_limit_is_ended(plan: Path, tmp_path:
 def test_a_map_shows_weights_activations_and_what_stays(dnnl: Dnnl, tmp_path: Path) -> None:
     found = streamed(dnnl, "residual", tmp_path, 4096, (Region(1, 3, 2),))
     program = found.built.program
-    plan = found.document(bounds.least_bytes(found.workload) + (24 << 10), Mode.back_to_back)
+    plan = found.document(least_bytes(found.workload) + (24 << 10), Mode.back_to_back)
     held = held_by_use(plan, program)
     assert set(held) == set(MemoryUse)
     assert any(h.name.startswith("weights of region") for h in held[MemoryUse.weights])

@@ -47,7 +47,7 @@ from edgeplan.planning.partition.eop import fit
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.partitioned.program import Split, partition, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
-from edgeplan.zoo.layers import Choices
+from edgeplan.zoo.family import Choices
 from edgeplan.zoo.separable import mobilenetv1
 
 _BLOCK = 8

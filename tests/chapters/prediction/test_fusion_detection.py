@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgeplan.chapters.prediction.fusion.cases import Case, CaseOutcome, Timings, judge
+from edgeplan.chapters.prediction.fusion.cases import MAP_KINDS, ROW_KINDS, Case, CaseOutcome, Probe, Timings, judge
 from edgeplan.chapters.prediction.fusion.detection import ARMS, COLUMNS, detect, pooled, skipped_pairs
-from edgeplan.chapters.prediction.fusion.probes import MAP_KINDS, ROW_KINDS, Probe
 from edgeplan.chapters.prediction.settings import FusionSettings
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.ir import Graph

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from quick_bench import SETTINGS as QUICK
 from quick_bench import measuring_alone  # noqa: F401  a fixture
 
+from edgeplan.chapters.prediction.evaluation.page import averages
 from edgeplan.chapters.prediction.fusion.detection import COLUMNS
-from edgeplan.chapters.prediction.fusion.verification import averages, verify
 from edgeplan.chapters.prediction.settings import FusionSettings, PredictionParams
-from edgeplan.chapters.prediction.stages.fusion import detect_fusion, find_prior, with_prior
+from edgeplan.chapters.prediction.stages.fusion import detect_fusion, find_prior, verify, with_prior
 from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError
 from edgeplan.graph.builder import GraphBuilder

@@ -17,12 +17,12 @@ from quick_bench import SETTINGS, measuring_alone, node_subjects  # noqa: F401  
 from shipped_params import PARAMS_FILE
 from trained_nodes import CALL_US, RULES, conv, device_file, trained, whole_us, write_device, write_measurements
 
-from edgeplan.chapters.prediction import executed as parts
-from edgeplan.chapters.prediction.executed import COLUMNS, executed_models
+from edgeplan.chapters.prediction import whole_models as parts
 from edgeplan.chapters.prediction.stages import calibration, nodes, sampling, unseen
 from edgeplan.chapters.prediction.stages.evaluation import STORED_ROWS_ONLY, evaluate
 from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, Candidate, Sampler, key_of, sample_kernels
 from edgeplan.chapters.prediction.stages.training import train_predictors
+from edgeplan.chapters.prediction.whole_models import COLUMNS, executed_models, node_rows
 from edgeplan.chapters.registry import Params, load_params
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError, FormatError
@@ -241,7 +241,7 @@ def test_the_stage_measures_on_a_real_engine_and_reads_the_same_of_stored_rows(
 
 
 def parts_rows(one: ExecutedModel, part: str) -> list[dict[str, object]]:
-    return list(parts.node_rows(one, "f", part))
+    return list(node_rows(one, "f", part))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from quick_bench import DEVICE, measuring_alone  # noqa: F401  a fixture
 from trained_nodes import RULES, SETTINGS, conv, device_file, trained, write_device
 
 import edgeplan
-from edgeplan.chapters.prediction import api, further
+from edgeplan.chapters.prediction import api
 from edgeplan.chapters.prediction.adapting import adapt_device
 from edgeplan.chapters.prediction.paper import kernel_of
 from edgeplan.errors import DeviceError
@@ -147,7 +147,7 @@ def test_what_is_measured_is_kept_and_known_to_the_next_prediction(
 def test_nothing_is_measured_of_what_is_known_well_enough(space: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Teller(DEVICE, RULES).of_file(file, Preparation()).nodes
     write_device(space / "results", known={one.config.key: 5.0 for one in nodes}, environment=HERE)
-    monkeypatch.setattr(further, "Bench", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("edgeplan.chapters.prediction.api.Bench", lambda *_: pytest.fail("measured"))
     assert edgeplan.predict(file, "dev", measure=5.0).shares["measured"] > 0.8
 
 
@@ -206,7 +206,7 @@ def test_a_model_is_measured_without_predictors_too(file: Path) -> None:
 def test_adapting_finds_that_a_prior_is_twice_too_slow(space: Path) -> None:
     """The prior is trained on twice what nodes take here; what is adapted on it takes half of what it says."""
     configs = [*dict.fromkeys(drawn(np.random.default_rng(1), 36))]
-    here = further.measure_configs(DEVICE, configs, 1 << 20)
+    here = api.measure_configs(DEVICE, configs, 1 << 20)
     kept = [config for config in configs if config.key in here]
     doubled = Samples.of(kept, [1 << 20] * len(kept), [2 * here[c.key] for c in kept], [f"m{i % 9}" for i in range(len(kept))])
     prior = replace(trained(), kernels=learn(doubled, CACHE, SETTINGS))

@@ -28,8 +28,18 @@ from edgeplan.measurement.process.starts import Forks
 from edgeplan.measurement.references import References
 from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.profile import Fresh, Profile
-from edgeplan.profiling.contention import REPEATS, Pairs, measure_pairs
-from edgeplan.profiling.fresh_process_factors import Start, Starter, measure_start, start_of, start_row, start_signature, tried
+from edgeplan.profiling.fresh_process_factors import (
+    REPEATS,
+    Pairs,
+    Start,
+    Starter,
+    measure_pairs,
+    measure_start,
+    start_of,
+    start_row,
+    start_signature,
+    tried,
+)
 from edgeplan.profiling.profiles import ONCE, measure_once, once_ms, profile_of
 from edgeplan.profiling.rounds import Harness, ModelToProfile, measure, work_ms
 from edgeplan.profiling.settings import Cores, ProfileSettings

@@ -18,8 +18,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import Array, Draw, SeededModel, seeded
 from edgeplan.graph.simplify import batched
 from edgeplan.workloads.exported import Exported
-from edgeplan.workloads.recurrent import recurrent_language_model, unrolled_language_model
-from edgeplan.workloads.transformers import bert, gpt2, vit
+from edgeplan.workloads.sequences import bert, gpt2, recurrent_language_model, unrolled_language_model, vit
 from edgeplan.zoo import prior_models
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 from edgeplan.zoo.convolutional import resnet, squeezenet

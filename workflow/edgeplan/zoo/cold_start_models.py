@@ -16,8 +16,7 @@ from types import MappingProxyType
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.zoo.convolutional import INCEPTION_STAGES, resnet, squeezenet
-from edgeplan.zoo.family import published
-from edgeplan.zoo.layers import CLASSES, IMAGE, classifier
+from edgeplan.zoo.family import CLASSES, IMAGE, classifier, published
 from edgeplan.zoo.separable import (
     MOBILENETV1_LAYERS,
     MOBILENETV2_STAGES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.layers import CLASSES, IMAGE, Choices, classifier, kept_padding
+from edgeplan.zoo.family import CLASSES, IMAGE, Choices, classifier, kept_padding
 
 
 def alexnet(choices: Choices, name: str) -> Graph:

@@ -15,8 +15,7 @@ from random import Random
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.family import Builder, Family, VariantSpec
-from edgeplan.zoo.layers import Choices, classifier
+from edgeplan.zoo.family import Builder, Choices, Family, VariantSpec, classifier
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 #: Edges (from, to) in the order of an architecture string.

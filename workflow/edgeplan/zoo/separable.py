@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.layers import CLASSES, IMAGE, Choices, classifier, make_divisible
+from edgeplan.zoo.family import CLASSES, IMAGE, Choices, classifier, make_divisible
 
 #: Table 1 of its paper: output channels and stride of each separable convolution.
 MOBILENETV1_LAYERS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.builder import GraphBuilder, Size
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.layers import CLASSES, IMAGE, classifier, make_divisible
+from edgeplan.zoo.family import CLASSES, IMAGE, classifier, make_divisible
 
 
 def zfnet(name: str) -> Graph:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from edgeplan.errors import ParamsError
 from edgeplan.graph.model_file import model_sha256
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import ladder, plan
 from edgeplan.planning.memory.quick import Mode, PlannedMemory
-from edgeplan.planning.memory.workload import Reader, Workload
+from edgeplan.planning.memory.workload import Reader, Workload, least_bytes
 from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
@@ -86,7 +85,7 @@ class CostedProgram:
 
     def least_bytes(self) -> int:
         """Less than this is not enough, objects counted."""
-        return bounds.least_bytes(self.workload) + self.objects_bytes
+        return least_bytes(self.workload) + self.objects_bytes
 
     def taking(self, more: int) -> CostedProgram:
         """The same, known to take so many bytes more besides the arena than was profiled."""

@@ -17,8 +17,8 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.layout import Ints
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import lowest
+from edgeplan.planning.memory.workload import least_bytes
 from edgeplan.profiling.streaming import RunSettings, profile_program
 from edgeplan.profiling.subjects import require_exact
 from edgeplan.runtime.bands import regions_by_peak
@@ -140,7 +140,7 @@ class ModelPrograms:
 
     def least(self, form: ModelCut) -> int:
         """Bound the bytes of activations and weights of a form from below, nothing measured."""
-        return bounds.least_bytes(untimed_workload(self.built(form).program))
+        return least_bytes(untimed_workload(self.built(form).program))
 
     def estimated(self, form: ModelCut) -> CostedProgram:
         """A form as if cutting cost no more than in one with the same bands, or nothing: a step's parts share its time."""

@@ -22,8 +22,8 @@ from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
+from edgeplan.planning.memory.workload import least_bytes
 from edgeplan.profiling.streaming import profile_program, run_apart
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.candidates import default
@@ -131,7 +131,7 @@ def slices(programs: ModelPrograms, runs: int) -> Iterator[dict[str, Any]]:
             continue
         seen.append(candidate)
         work = candidate.workload
-        arena = bounds.least_bytes(work)
+        arena = least_bytes(work)
         row = {
             "case": "slice", "setting": cut_name(candidate), "budget": cut.limit, "needed": arena,
             "compute_ms": float(work.compute_ms.sum()), "weights": int(work.weight_bytes.sum()),

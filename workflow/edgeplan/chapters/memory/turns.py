@@ -28,7 +28,7 @@ from edgeplan.chapters.memory.programs import ModelPrograms
 from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.background import background_load
-from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory.workload import period_ms
 from edgeplan.profiling.streaming import StreamPhase, StreamRun, run_apart
 from edgeplan.runtime.streaming.workloads import all_resident, workload_of
 from edgeplan.support.numerics import median_ends
@@ -187,7 +187,7 @@ def _turns(
         yield Turn(
             plan_ms=statistics.median(phase.run_ms[1:]),
             resident_ms=wide,
-            bound_ms=bounds.period_ms(workload_of(candidate.program, steps), reader, plan["budget_bytes"]),
+            bound_ms=period_ms(workload_of(candidate.program, steps), reader, plan["budget_bytes"]),
             wait_ms=statistics.median(phase.wait_ms[1:]) - waits,
             ratio=total / read_ms if read_ms else math.inf,
             factor=total / (total - slowed_ms) if total > slowed_ms else 1.0,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.chapters.prediction.further import SETTINGS
+from edgeplan.chapters.prediction.api import SETTINGS
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError

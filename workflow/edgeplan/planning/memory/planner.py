@@ -24,9 +24,8 @@ import numpy as np
 from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.planning import layout
 from edgeplan.planning.layout import BufferLayout, Buffers, FirstFit, Ints
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, around, best, enough_bytes
-from edgeplan.planning.memory.workload import Placement, Reader, Workload, placement, simulated, stalls_ms
+from edgeplan.planning.memory.workload import Placement, Reader, Workload, least_bytes, placement, simulated, stalls_ms
 from edgeplan.support.numerics import array, when_needed
 
 _WORK = 400_000  # steps that are placed and simulated by one search: a few seconds
@@ -72,7 +71,7 @@ def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isol
         InfeasibleError: they do not fit, proven.
         UndecidedError: no layout was found that fits.
     """
-    if budget < bounds.least_bytes(workload):
+    if budget < least_bytes(workload):
         raise _does_not_fit(least(workload), budget)
     paper = (placed for _ in [0] if mode is Mode.back_to_back and (placed := algorithm_1(workload, budget)) is not None)
     found = best(workload, reader, budget, mode, _tensor_layouts(workload, budget), paper)

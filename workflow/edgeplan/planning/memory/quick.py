@@ -23,14 +23,15 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.planning.layout import Ints
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.workload import (
     SHARES,
     Placement,
     Reader,
     Timeline,
     Workload,
+    isolated_ms,
     kept_candidates,
+    period_ms,
     placement,
     simulated,
 )
@@ -86,10 +87,10 @@ class PlannedMemory:
 
 
 def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode, stride: int = 1) -> float:
-    """No plan of that mode is faster. Infinite if the budget (bytes) is too small; `stride`: see `bounds.period_ms`."""
+    """No plan of that mode is faster. Infinite if the budget (bytes) is too small; `stride`: see `period_ms`."""
     if mode is Mode.isolated:
-        return bounds.isolated_ms(workload, reader, budget)
-    return bounds.period_ms(workload, reader, budget, stride)
+        return isolated_ms(workload, reader, budget)
+    return period_ms(workload, reader, budget, stride)
 
 
 def all_kept(workload: Workload, offsets: Ints, first: Sequence[int] = ()) -> Placement:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from edgeplan.graph.onnx.write import IR_VERSION
 from edgeplan.workloads.exported import ExportBuilder
-from edgeplan.workloads.transformers import gelu, gelu_by_tanh
+from edgeplan.workloads.sequences import gelu, gelu_by_tanh
 
 _EPSILON = 1e-5
 #: What a model may have at most, so that it takes some 30 ms on a core: multiply-adds, elements written, bytes of weights.

@@ -12,9 +12,8 @@ from edgeplan.chapters.partition.settings import ALL_CORES
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts, equal, fixed, in_sequence, single
 from edgeplan.planning.partition.eop import Eop, eop, fitted
 from edgeplan.planning.partition.planner import outcome
-from edgeplan.workloads.recurrent import unrolled_language_model
 from edgeplan.workloads.registry import Workload
-from edgeplan.workloads.transformers import bert
+from edgeplan.workloads.sequences import bert, unrolled_language_model
 
 #: Values by figure, setting and model. Figure 10 varies 12 to 192 "layers" of BERT, which change its time by under 1 %: these
 #: can only be heads, which leave the width as it is. Heads and layers are varied apart, heads at two layers to save time.

@@ -15,7 +15,6 @@ from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.tables import TABLES, kernel_minutes
-from edgeplan.chapters.prediction.fusion.verification import averages
 from edgeplan.chapters.prediction.whole_models import APART_SECONDS
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport, NotMeasuredError
@@ -174,3 +173,17 @@ PREDICTION_REPORT = ChapterReport(
     findings=lambda evidence, *_: (evidence.speed_told,) if evidence.speed_told else (),
     grade=lambda evidence: machine_grade(evidence.models, evidence.environment),
 )
+
+
+def averages(verification: pd.DataFrame) -> tuple[float, float]:
+    """Return precision and recall, macro-averaged over pairs and connections, batch-norm folding and reshapes apart.
+
+    Precision is averaged over the pairs that the rules fuse somewhere, recall over those that the engine fuses somewhere: a
+    pair that only the rules fuse counts with precision 0, one that only the engine fuses with recall 0.
+    """
+    seen = verification[~verification.bn_folding & ~verification.reshaping]
+    claimed, real = seen[seen.fused_by_rules > 0], seen[seen.fused_by_engine > 0]
+    return (
+        float(claimed.precision.mean()) if len(claimed) else 1.0,
+        float(real.recall.mean()) if len(real) else 1.0,
+    )

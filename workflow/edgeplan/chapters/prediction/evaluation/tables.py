@@ -18,7 +18,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.executed import ADAPTIVE, CONV_CHECK, HELD_OUT, OPERATORS, RANDOM, SWEEP
+from edgeplan.chapters.prediction.whole_models import ADAPTIVE, CONV_CHECK, HELD_OUT, OPERATORS, RANDOM, SWEEP
 from edgeplan.predictors.nodes.features import SIZES
 from edgeplan.reporting.chapter_report import NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.metrics import FloatArray, accuracy, by_group, relative_error, within

@@ -9,11 +9,15 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from edgeplan.chapters.prediction.fusion.cases import (
+    BINARY,
+    MAP_KINDS,
+    ROW_KINDS,
     Case,
     CaseOutcome,
     Connection,
     Decision,
     Measure,
+    Probe,
     Terms,
     Timings,
     decide,
@@ -21,7 +25,6 @@ from edgeplan.chapters.prediction.fusion.cases import (
     rewritten,
     why_undecided,
 )
-from edgeplan.chapters.prediction.fusion.probes import BINARY, MAP_KINDS, ROW_KINDS, Probe
 from edgeplan.chapters.prediction.settings import FusionSettings
 from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule
 from edgeplan.graph.kinds import ELEMENTWISE

@@ -18,12 +18,11 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.chapters.prediction import executed as parts
+from edgeplan.chapters.prediction import whole_models
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
 from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT
-from edgeplan.chapters.prediction.executed import COLUMNS, executed_models
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.chapters.prediction.whole_models import read_models
+from edgeplan.chapters.prediction.whole_models import COLUMNS, executed_models, read_models
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.graph.kernels import split
@@ -114,7 +113,7 @@ def measure_speed(params: PredictionParams, device: str, predictor: NodePredicto
     """
     found: dict[str, float] = {}
     settings = params.evaluation
-    told = executed_models(nodes, (parts.EVALUATED, parts.PRIOR))
+    told = executed_models(nodes, (whole_models.EVALUATED, whole_models.PRIOR))
     if settings.speed_runs:
         with ScratchFolder("speed") as folder:
             model = save_onnx(prior_models()["resnet50"](), Path(folder) / "resnet50.onnx")
@@ -180,7 +179,7 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
             where=str(results / "evaluation" / "truth.parquet"),
             next_step="dvc repro",
         )
-    evaluation, executed = results / "evaluation", executed_models(told, (parts.EVALUATED,))
+    evaluation, executed = results / "evaluation", executed_models(told, (whole_models.EVALUATED,))
     models = table.merge(truth, on=["model_id", "family"]).drop(columns=["spec", "index"])
     # As it ran comes first; at the usual speed of the machine, which predictions are of, is told beside it.
     models = models.rename(columns={"measured_ms": "normalised_ms", "median_ms": "measured_ms"})
@@ -188,7 +187,7 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
         models[column] *= predictor.speed
     asked = [executed[name] for name in models["model_id"]]
     models = models.assign(**_predicted(predictor, asked, known))
-    operators = executed_models(told, (parts.OPERATORS,))
+    operators = executed_models(told, (whole_models.OPERATORS,))
     models["operator_sum_ms"] = predictor.predict_many([operators[f"{name}-operators"] for name in models["model_id"]]) / 1e3
     models["left_out_ms"] = _family_left_out_ms(predictor, asked, models["family"], told, results, known)
     models = models.merge(read_parquet(results / "predictors" / "compared.parquet", "model_id"), on="model_id", how="left")
@@ -230,7 +229,7 @@ def _family_left_out_ms(
 ) -> Floats:
     """Predict models (ms) with the relation of whole models to nodes as other families alone have it."""
     calibrating = read_parquet(results / "calibration" / "models.parquet", "model_id", "family", "measured_ms")
-    models = executed_models(told, (parts.CALIBRATING, parts.EXPORTED))
+    models = executed_models(told, (whole_models.CALIBRATING, whole_models.EXPORTED))
     rows = calibrating[calibrating["model_id"].isin(list(models))]
     measured = [
         MeasuredModel(models[name], 1e3 * ms * predictor.speed, dict(known))
@@ -263,7 +262,7 @@ def _one_us(predictor: NodePredictor, config: NodeConfig, context: int) -> float
 def _sweeps(labelled: pd.DataFrame, predictor: NodePredictor) -> pd.DataFrame:
     """Return measured and predicted latency of one convolution along one dimension (Figures 7 and 8)."""
     rows = []
-    for model, part in labelled[labelled["sampler"] == parts.SWEEP].groupby("model", sort=False):
+    for model, part in labelled[labelled["sampler"] == whole_models.SWEEP].groupby("model", sort=False):
         sweep, _, size, out, kernel = str(model).split("-")[:5]
         place = {"kernel_size": kernel, "input_size": size, "out_channels": out}[sweep]
         for text, us in zip(part["config"], part["latency_us"], strict=True):
@@ -284,7 +283,7 @@ def _is_convolution(config: NodeConfig, out: int, kernel: int) -> bool:
 def _conv_fusion(labelled: pd.DataFrame) -> pd.DataFrame:
     """Return labels of the same convolutions with and without what is fused behind them: config, type, latency_us."""
     rows = []
-    for model, part in labelled[labelled["sampler"] == parts.CONV_CHECK].groupby("model", sort=False):
+    for model, part in labelled[labelled["sampler"] == whole_models.CONV_CHECK].groupby("model", sort=False):
         _, channels, size, _, kernel, *tail = str(model).split("-")
         type_ = "++".join(["conv", *(name for name in tail if name != "plain")])
         for text, us in zip(part["config"], part["latency_us"], strict=True):

@@ -13,11 +13,10 @@ from random import Random
 
 import pandas as pd
 
-from edgeplan.chapters.prediction import executed as parts
-from edgeplan.chapters.prediction.executed import COLUMNS, node_rows
+from edgeplan.chapters.prediction import whole_models
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.stages.calibration import calibrating_models
-from edgeplan.chapters.prediction.whole_models import graphs, read_models
+from edgeplan.chapters.prediction.whole_models import COLUMNS, graphs, node_rows, read_models
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -132,7 +131,7 @@ def _told(teller: Teller, asked: _Asked) -> ExecutedModel | None:
     """Tell the nodes of one of many models; None of a file that cannot be read."""
     try:
         if isinstance(asked.model, Graph):
-            found = teller.of_graph(asked.model, fused=asked.part != parts.OPERATORS)
+            found = teller.of_graph(asked.model, fused=asked.part != whole_models.OPERATORS)
         else:
             found = teller.of_file(asked.model, Preparation())
         return replace(found, name=asked.name)
@@ -147,28 +146,28 @@ def _told(teller: Teller, asked: _Asked) -> ExecutedModel | None:
 def _asked(params: PredictionParams, evaluated: pd.DataFrame, teller: Teller, folder: Path) -> Iterator[_Asked]:
     for name, build in prior_models().items():
         graph = simplify(build())
-        yield _Asked(name, name, parts.PRIOR, graph)
-        yield _Asked(f"{name}-operators", name, parts.OPERATORS, graph)
+        yield _Asked(name, name, whole_models.PRIOR, graph)
+        yield _Asked(f"{name}-operators", name, whole_models.OPERATORS, graph)
     calibrating = calibrating_models(params)
-    yield from _variants(calibrating, parts.CALIBRATING)
-    yield from _variants(evaluated, parts.EVALUATED)
-    yield from _variants(evaluated.assign(model_id=evaluated["model_id"] + "-operators"), parts.OPERATORS)
+    yield from _variants(calibrating, whole_models.CALIBRATING)
+    yield from _variants(evaluated, whole_models.EVALUATED)
+    yield from _variants(evaluated.assign(model_id=evaluated["model_id"] + "-operators"), whole_models.OPERATORS)
     taken = {*evaluated["spec"], *calibrating["spec"]}
     for family in FAMILIES.values():
         drawn = variants(family, params.sampling.frozen_variants, params.zoo.seed + 1)
         for spec in (s for s in drawn if s.to_json() not in taken):
             graph = simplify(build_variant(spec))
-            yield _Asked(f"{family.id}-frozen-{spec.index:05d}", family.id, parts.FROZEN, graph)
+            yield _Asked(f"{family.id}-frozen-{spec.index:05d}", family.id, whole_models.FROZEN, graph)
     for part, of_part in (
-        (parts.SWEEP, sweep_graphs()),
-        (parts.CONV_CHECK, check_graphs()),
-        (parts.RANDOM, random_graphs(Random(f"{params.seed}/random"), params.sampling.random_kernels)),  # noqa: S311
+        (whole_models.SWEEP, sweep_graphs()),
+        (whole_models.CONV_CHECK, check_graphs()),
+        (whole_models.RANDOM, random_graphs(Random(f"{params.seed}/random"), params.sampling.random_kernels)),  # noqa: S311
     ):
         yield from (_Asked(graph.name, part, part, graph) for graph in of_part)
     for model in export_models(params.seed, params.sampling.exports_per_family):
         if teller.reads_files or model.elements == "float32":
             path = model.write(folder / f"{model.name}.onnx")
-            yield _Asked(model.name, model.family, parts.EXPORTED, path)
+            yield _Asked(model.name, model.family, whole_models.EXPORTED, path)
 
 
 def _variants(table: pd.DataFrame, part: str) -> Iterable[_Asked]:

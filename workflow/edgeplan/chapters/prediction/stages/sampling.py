@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.prediction import executed as parts
-from edgeplan.chapters.prediction.executed import ADAPTIVE, COLUMNS, HELD_OUT, LEARNT
+from edgeplan.chapters.prediction import whole_models
 from edgeplan.chapters.prediction.settings import PredictionParams, SamplingSettings
+from edgeplan.chapters.prediction.whole_models import ADAPTIVE, COLUMNS, HELD_OUT, LEARNT
 from edgeplan.devices.config import load_device
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.bench import Bench
@@ -69,9 +69,9 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
     told = read_parquet(nodes, *COLUMNS)
     pool = candidates(told, LEARNT)
     known = {one.config.key for one in pool}
-    operators = [one for one in candidates(told, (parts.OPERATORS,)) if one.config.key not in known]
-    fixed = {part: candidates(told, (part,)) for part in (parts.SWEEP, parts.CONV_CHECK)}
-    held_out = [one for one in candidates(told, (parts.FROZEN,)) if one.config.key not in known]
+    operators = [one for one in candidates(told, (whole_models.OPERATORS,)) if one.config.key not in known]
+    fixed = {part: candidates(told, (part,)) for part in (whole_models.SWEEP, whole_models.CONV_CHECK)}
+    held_out = [one for one in candidates(told, (whole_models.FROZEN,)) if one.config.key not in known]
     planned = settings.budget_seconds * (1 + _OPERATORS_SHARE + settings.baselines)
     with (
         Bench(file, node_settings(params.measurement), rows) as bench,
@@ -81,12 +81,14 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
         sampler = Sampler(bench, params.seed)
         sampler.adaptive(by_weight(pool, told, params.seed), settings)
         budget = settings.budget_seconds * _OPERATORS_SHARE
-        sampler.spend(by_weight(operators, told, params.seed), budget, parts.OPERATORS)
+        sampler.spend(by_weight(operators, told, params.seed), budget, whole_models.OPERATORS)
         sampler.spend(by_weight(held_out, told, params.seed)[: settings.frozen_kernels], np.inf, HELD_OUT)
         for part, those in fixed.items():
             sampler.spend(those, np.inf, part)
         if settings.baselines:
-            sampler.spend(candidates(told, (parts.RANDOM,)), sampler.seconds_of(ADAPTIVE, "convolution/"), parts.RANDOM)
+            sampler.spend(
+                candidates(told, (whole_models.RANDOM,)), sampler.seconds_of(ADAPTIVE, "convolution/"), whole_models.RANDOM
+            )
         measured_at = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         version, cache_bytes = str(bench.identity["engine_version"]), bench.cache_bytes
     log.info("%s: %d nodes do not run alone; rounds: %s", file.name, sampler.refused, sampler.rounds)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.prediction import executed as parts
-from edgeplan.chapters.prediction import paper
-from edgeplan.chapters.prediction.executed import ADAPTIVE, COLUMNS, HELD_OUT, executed_models
+from edgeplan.chapters.prediction import paper, whole_models
 from edgeplan.chapters.prediction.settings import PredictionParams
+from edgeplan.chapters.prediction.whole_models import ADAPTIVE, COLUMNS, HELD_OUT, executed_models
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig
 from edgeplan.measurement.lock import after_measurements
 from edgeplan.predictors.nodes.features import SIZES, Floats, Table, describe
@@ -78,7 +77,7 @@ def forest_us(configs: Iterable[str], us: Iterable[float], models: Sequence[Exec
 _ABOUT = ("device", "engine", "engine_version", "measured_at", "call_us", "cache_bytes")
 _KERNELS = ("model", "sampler", "key", "config", "context_bytes", "latency_us", "slowness", "seconds")
 #: What predictors learn from.
-_LEARNT = (ADAPTIVE, parts.OPERATORS)
+_LEARNT = (ADAPTIVE, whole_models.OPERATORS)
 _CONVOLUTION = "convolution/"
 
 
@@ -112,7 +111,7 @@ def train_predictors(
     rows = table[table["sampler"].isin(_LEARNT)].reset_index(drop=True)
     configs = [NodeConfig.from_json(text) for text in rows["config"]]
     known = {config.key: us for config, us in zip(configs, rows["us"], strict=True)}
-    models = executed_models(told, (parts.CALIBRATING, parts.EXPORTED))
+    models = executed_models(told, (whole_models.CALIBRATING, whole_models.EXPORTED))
     measured = [
         MeasuredModel(models[name], 1e3 * ms * usual, known)
         for name, ms in zip(whole["model_id"], whole["measured_ms"], strict=True)
@@ -136,11 +135,11 @@ def train_predictors(
         told_us = time_of(predictor.kernels, _samples(frozen))[0]
         held_out.append(_judged("frozen", frozen.assign(predicted_us=told_us), rows, settings))
     write_parquet(pd.concat(held_out, ignore_index=True), quality)
-    evaluated = executed_models(told, (parts.EVALUATED,))
+    evaluated = executed_models(told, (whole_models.EVALUATED,))
     forest = forest_us(rows["config"], rows["us"], list(evaluated.values()), settings.seeds[0])
     frame = pd.DataFrame({"model_id": list(evaluated), "forest_ms": (forest + predictor.relation.call_us) / 1e3})
     found_rows = []
-    for name in (ADAPTIVE, parts.RANDOM):
+    for name in (ADAPTIVE, whole_models.RANDOM):
         sampled = table[(table["sampler"] == name) & table["key"].str.startswith(_CONVOLUTION)]
         judged = frozen[frozen["key"].str.startswith(_CONVOLUTION)]
         if not len(sampled) or not len(judged):
