@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from depth import examples
-from edgeplan.errors import InfeasibleError
+from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.planning.layout import buffers
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import algorithm_1, improved, least, lowest, plan
@@ -241,7 +241,7 @@ def test_no_address_at_all_beats_the_bound(workload: Workload, reader: Reader, e
     assert best >= isolated_ms(workload, reader, budget) * (1 - 1e-9)
     try:
         planned = plan(workload, reader, budget)
-    except InfeasibleError:
+    except (InfeasibleError, UndecidedError):  # the latter where alignment alone is in the way
         assert math.isinf(best)
     else:
         assert planned.predicted_ms >= best * (1 - 1e-9)
