@@ -110,7 +110,7 @@ schema: environment ## write config/schema again: of params.yaml, of the lines b
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and a plan beside a busy loop
 	edgeplan device check $(DEVICE)
-	python -m pytest -m slow -s tests/end_to_end/test_tiny_pipeline.py::test_speed_of_predictions_is_recorded tests/runtime/test_shared_cores.py
+	python -m pytest -m slow -s tests/end_to_end/test_slow_stages.py::test_speed_of_predictions_is_recorded tests/runtime/test_shared_cores.py
 
 relock: repository report ## note the present files in dvc.lock, once it is clear that no result changes by them
 	python workflow/scripts/relock.py

@@ -15,7 +15,6 @@ import onnx
 import pytest
 import yaml
 from camera_model import CALL_US, FIRST, executed, law, save_predictors, write_model
-from model_file_runs import W, conv, model
 from quick_bench import measuring_alone  # noqa: F401  a fixture
 from typer.testing import CliRunner, Result
 
@@ -220,11 +219,6 @@ def test_the_quiet_speed_is_that_of_stored_rows_of_this_machine(tmp_path: Path) 
     write_json(tmp_path / "state/edgeplan/identities/c.json", {**identity, **times})
     assert references_module.nominal_times("bench", tmp_path / "data/rows", references, 2) == ReferenceTimes(123.0, 45.0)
     assert references_module.nominal_times("other", tmp_path / "data/rows", references, 2).compute_us != 123.0
-
-
-def test_grouped_models_of_other_builders(tmp_path: Path) -> None:
-    onnx.save(model([conv()], [W]), tmp_path / "camera.onnx")
-    assert measured().exit_code == 0
 
 
 Answers = Callable[..., tuple[int, str, str]]

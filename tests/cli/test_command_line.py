@@ -1,9 +1,11 @@
-"""The command line as a whole: help everywhere, errors with what, where and next, documents of any encoding, no noise."""
+"""The command line as a whole: help everywhere, errors with what, where and next, plans from costs, no noise."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import logging
+import math
 import os
 import re
 import subprocess
@@ -19,16 +21,21 @@ import typer
 import yaml
 from camera_model import save_predictors
 from onnx import TensorProto, helper, numpy_helper
+from partition_frames import chain
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 import edgeplan
+from edgeplan import progress
 from edgeplan.cli import app
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.planning.partition.document import read_costs
+from edgeplan.planning.partition.document import parse_costs, read_costs
+from edgeplan.planning.partition.planner import BASELINES, PartitionPlan, plan
+from edgeplan.progress import in_line
 
 ROOT = Path(__file__).parents[2]
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16-le", "utf-16-be")
@@ -154,7 +161,7 @@ def test_a_removed_command_names_what_takes_its_place() -> None:
 
 def _device(folder: Path, name: str) -> Path:
     file = folder / f"config/devices/{name}.yaml"
-    file.parent.mkdir(parents=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{{format_version: 1, name: {name}, engine: onnxruntime}}")
     return file
 
@@ -164,7 +171,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with predictors: enough to reach every error."""
     folder = tmp_path_factory.mktemp("cli")
     save_predictors(folder / "results/dev")
-    _device(folder, "dev")
+    for name in ("dev", "phone"):
+        _device(folder, name)
+    (folder / "bad.json").write_text('{"format_version": 1}')
     b = GraphBuilder("net", (1, 3, 8, 8))
     save_onnx(b.build(b.fc(b.flatten(b.gap(b.conv_bn(b.input, 8, 3))), 5)), folder / "good.onnx")
     return folder
@@ -193,49 +202,20 @@ def check_refusal(ended: int, out: str, err: str, *, code: int, message: str, wh
     assert re.search(following, found["next"]), err
 
 
-def test_a_missing_model(refused: Refused) -> None:
-    refused("predict", "none.onnx", "-d", "dev", code=2, message="no model file", where="", following="check the path")
-
-
-def test_a_device_without_predictors(refused: Refused, workspace: Path, tmp_path: Path) -> None:
-    file = _device(tmp_path, "phone")
-    model = str(workspace / "good.onnx")
-    message = "no predictors of device 'phone'"
-    following = "make reproduce DEVICE=phone, in a checkout of edgeplan, or use one of: .*cpu-onnxruntime"
-    for device in ("phone", str(file)):
-        first = f"edgeplan device adapt {re.escape(device)} \\(a minute\\), or {following}"
-        refused("predict", model, "-d", device, code=5, message=message, where="phone", following=first, folder=tmp_path)
-    file.write_text("{format_version: 2, name: phone, engine: onnxruntime, transport: {kind: ssh, host: phone}}")
-    refused("predict", model, "-d", "phone", code=5, message=message, where="phone", following=f"^{following}", folder=tmp_path)
-
-
-def test_predictors_left_in_the_cache_are_trained_from_what_is_there(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "phone/measurements").mkdir(parents=True)
-    _device(tmp_path, "phone")
-    arguments = ("predict", "good.onnx", "-d", "phone", "--results", str(tmp_path))
-    following = "dvc repro training@phone"
-    refused(*arguments, code=5, message="no predictors", where="phone", following=following, folder=tmp_path)
-
-
-def test_a_device_that_does_not_exist_is_not_to_be_reproduced(refused: Refused, workspace: Path, tmp_path: Path) -> None:
-    (tmp_path / "config/devices").mkdir(parents=True)
-    model = str(workspace / "good.onnx")
-    refused(
-        "predict",
-        model,
-        "-d",
-        "phone",
-        code=3,
-        message="unknown device 'phone'",
-        where="config",
-        following="known",
-        folder=tmp_path,
-    )
-
-
-def test_an_unknown_device(refused: Refused) -> None:
-    arguments = ("device", "check", "nosuch")
-    refused(*arguments, code=3, message="unknown device 'nosuch'", where="ships", following="known devices: cpu-onednn")
+@pytest.mark.parametrize(
+    ("words", "code", "message", "where", "following"),
+    [
+        ("predict none.onnx -d dev", 2, "no model file", "", "check the path"),
+        ("predict good.onnx -d phone", 5, "no predictors of device 'phone'", "phone", "adapt phone .*, or use one of: .*cpu-"),
+        ("device check nosuch", 3, "unknown device 'nosuch'", "ships", "known devices: cpu-onednn"),
+        ("plan partition --costs bad.json -o plan.json", 5, "the cost document does not fit: model: Field required", "bad", ""),
+    ],
+)
+def test_errors_say_what_where_and_what_to_do_and_leave_nothing(
+    refused: Refused, workspace: Path, words: str, code: int, message: str, where: str, following: str
+) -> None:
+    refused(*words.split(), code=code, message=message, where=where, following=following)
+    assert not (workspace / "plan.json").exists()
 
 
 def test_an_engine_that_is_not_installed_as_a_process_tells_it(tmp_path: Path) -> None:
@@ -257,3 +237,131 @@ def test_arguments_that_do_not_fit(edgeplan: Edgeplan, workspace: Path, argument
     assert done.code == 2
     assert "Traceback" not in done.err
     assert "Usage" in done.err
+
+
+_HOSTILE = ["$\\frac{1}{", "<script>&\"'", "\x1b[31mred", "a\nb", "\u202egnp", "[bold]x", "é漢字", "x" * 900]
+
+
+@pytest.fixture
+def chain_file(tmp_path: Path) -> Path:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(chain(12, 1).document(error=0.03)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def hostile_file(tmp_path: Path) -> Path:
+    document = chain(len(_HOSTILE), 1).document(model="$m$\x1b]0;t\x07")
+    for k, (entry, name) in enumerate(zip(document["operators"], _HOSTILE, strict=True)):
+        entry |= {"name": name, "inputs": _HOSTILE[k - 1 : k] if k else [], "unsplittable": name}
+    document["processors"] = {"cpu": "\x1b[1mcpu$", "gpu": "<g>"}
+    path = tmp_path / "hostile.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, ["plan", "partition", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_plan_is_told_written_and_read_again(chain_file: Path, tmp_path: Path) -> None:
+    written = tmp_path / "out" / "plan.json"
+    output = run("--costs", chain_file, "-o", written)
+    assert "optimal, bound" in output
+    assert output.count("conv") >= 12
+    made = PartitionPlan.model_validate_json(written.read_bytes())
+    again = plan(parse_costs(chain_file.read_bytes(), ""))
+    assert made.model_copy(update={"planning_ms": 0.0}) == again.model_copy(update={"planning_ms": 0.0})
+
+
+def test_json_holds_the_plan_its_gap_and_the_comparison(chain_file: Path) -> None:
+    found = json.loads(run("--costs", chain_file, "--json", "--compare"))
+    assert found["optimal"] is True
+    assert found["gap"] == pytest.approx(0.0, abs=1e-9)
+    assert list(found["compared_ms"]) == list(BASELINES)
+    assert min(found["compared_ms"].values()) >= found["makespan_ms"] * 0.97
+    assert [step["name"] for step in found["steps"]] == [f"conv{k}" for k in range(12)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_reach_the_terminal_as_text_alone(hostile_file: Path) -> None:
+    output = run("--costs", hostile_file)
+    assert "\x1b" not in output
+    assert "\u202e" not in output
+    assert "\\x1b[31mred" in output
+
+
+def test_a_model_that_takes_no_time_is_planned(tmp_path: Path) -> None:
+    operators = [{"name": "reshape", "options": [{"on": "cpu", "cpu_ms": 0}]}]
+    document = {"format_version": 1, "model": "m", "cpu_to_gpu_ms": 0, "gpu_to_cpu_ms": 0, "operators": operators}
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert "optimal, bound 0 ms" in run("--costs", path, "--compare")
+
+
+@pytest.mark.parametrize("change", [{"makespan_ms": 0.001}, {"better_single_ms": 0.001}, {"format_version": 2}])
+def test_a_plan_that_contradicts_itself_is_refused(chain_file: Path, tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "plan.json"
+    run("--costs", chain_file, "-o", path)
+    changed = json.dumps({**json.loads(path.read_text(encoding="utf-8")), **change})
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        PartitionPlan.model_validate_json(changed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "MODEL.onnx is missing"),
+        (["m.onnx"], "--pair is missing"),
+        (["m.onnx", "--pair", "p"], "--output is missing"),
+        (["m.onnx", "--costs", "c.json"], "costs say all that is planned from"),
+    ],
+)
+def test_what_a_plan_is_made_from_is_asked_for(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["plan", "partition", *arguments])
+    assert isinstance(done.exception, ParamsError)
+    assert message in str(done.exception)
+
+
+def test_a_device_or_a_pair_is_checked() -> None:
+    for arguments in ([], ["cpu-onednn", "--pair", "pair-pocl"]):
+        done = CliRunner().invoke(app, ["device", "check", *arguments])
+        assert isinstance(done.exception, ParamsError)
+
+
+@pytest.fixture
+def _always(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(progress, "_LOG_EVERY_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "dumb")
+    caplog.set_level(logging.INFO, progress.__name__)
+
+
+@pytest.mark.usefixtures("_always")
+def test_what_is_left_of_a_budget_does_not_depend_on_how_fast_it_went(caplog: pytest.LogCaptureFixture) -> None:
+    with progress.spending("dev: sampling", 300.0) as spent:
+        spent.add(120.0)  # from the store, in no time
+        spent.plan(60.0)
+        spent.add(250.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "dev: sampling: 0 of 300 s measured, about 300 s left",
+        "dev: sampling: 120 of 300 s measured, about 180 s left",
+        "dev: sampling: 120 of 360 s measured, about 240 s left",
+        "dev: sampling: 370 s measured, longer than the 360 s estimated",
+    ]
+
+
+@pytest.mark.usefixtures("_always")
+def test_items_are_counted_with_an_estimate(caplog: pytest.LogCaptureFixture) -> None:
+    with progress.progress("dev: models", 4) as advance:
+        advance(3)
+        advance(1)
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.split(",")[0] for text in told] == ["dev: models: 3 of 4", "dev: models: 4 of 4"]
+    assert told[-1].endswith("about 0 s left")
+
+
+def test_rows_stand_in_a_log_as_words() -> None:
+    rows = ({"way": "ours", "median_ms": 3.14159, "reason": ""}, {"way": "alone", "median_ms": math.nan, "reason": "refused"})
+    assert in_line(*rows) == "way ours, median_ms 3.142; way alone, reason refused"

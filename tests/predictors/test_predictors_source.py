@@ -116,6 +116,13 @@ def test_what_is_missing_is_named_with_what_to_do(own: Path) -> None:
     with pytest.raises(FormatError, match="no predictors") as caught:
         find_predictors("dev")
     assert caught.value.next_step.startswith("dvc repro training@dev")
+    path.write_text("{format_version: 2, name: dev, engine: onnxruntime, transport: {kind: ssh, host: phone}}")
+    (own / "results/dev/measurements").rmdir()
+    with pytest.raises(FormatError, match="no predictors") as caught:
+        find_predictors("dev")
+    assert caught.value.next_step.startswith(
+        "make reproduce DEVICE=dev, in a checkout of edgeplan"
+    )  # a board's are not adapted
     with pytest.raises(DeviceError, match="unknown device 'nobody'"):
         find_predictors("nobody")
 

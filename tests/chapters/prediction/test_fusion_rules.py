@@ -40,11 +40,15 @@ RULES = FusionRules(
 )
 
 
-def test_round_trip(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prior", ["", "shipped, engine 2"])
+def test_round_trip(tmp_path: Path, prior: str) -> None:
     path = tmp_path / "rules.json"
-    RULES.write(path)
-    assert read_rules(path) == RULES
-    assert json.loads(path.read_text())["multi-inbound"] == 1
+    rules = RULES.model_copy(update={"provenance": RULES.provenance.model_copy(update={"prior": prior})})
+    rules.write(path)
+    assert read_rules(path) == rules
+    document = json.loads(path.read_text())
+    assert document["multi-inbound"] == 1
+    assert ("prior" in document["provenance"]) == bool(prior), "only rules with a prior name one"
     assert [p.name for p in tmp_path.iterdir()] == ["rules.json"]
 
 
@@ -68,17 +72,15 @@ def test_files_that_do_not_fit_name_the_field(tmp_path: Path, change: dict[str, 
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_files_that_are_no_document(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "told"), [("", "fusion rules"), ("{", "fusion rules"), ("[]", "fusion rules"), (None, "cannot read")]
+)
+def test_files_that_are_no_document(tmp_path: Path, text: str | None, told: str) -> None:
     path = tmp_path / "rules.json"
-    path.write_text(text)
-    with pytest.raises(FormatError, match="fusion rules"):
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(FormatError, match=told):
         read_rules(path)
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="cannot read"):
-        read_rules(tmp_path / "rules.json")
 
 
 def test_a_rule_by_context_is_not_fused_in_a_context_it_does_not_name() -> None:
@@ -102,16 +104,13 @@ def test_settings_must_probe_every_class() -> None:
         Alignments(alignments=(4, 16, 1))
 
 
-ROOT = Path(__file__).parents[3]
-DEVICES = ROOT / "config" / "devices"
-_TABLE = {"16": "16", "4": "16", "1": "1", "<4": "16", "<1": "1"}
 _ABOUT = Provenance(device="shipped", engine="engine", version="2", alpha=0.5)
 PRIOR = FusionRules(
     provenance=_ABOUT,
     pairs={"conv_relu": True, "conv_hswish": {"16": True, "1": False}, "bn_relu": False},
     inbound={"conv_add": True},
     multi_inbound=1,
-    contexts=Contexts(conv=_TABLE, dwconv=_TABLE, carried=_TABLE, order=("16", "1")),
+    contexts=Contexts(conv=TABLE, dwconv=TABLE, carried=TABLE, order=("16", "1")),
 )
 SETTINGS = FusionSettings(alpha=0.5, confidence=2.0)
 
@@ -197,16 +196,6 @@ def test_rules_are_verified_as_they_are_used(tmp_path: Path) -> None:
         found[len(prior)] = averages(pd.read_csv(paths["verification"]))
     assert min(found[1]) > 0.95
     assert min(found[0]) < 0.7
-
-
-@pytest.mark.parametrize("prior", ["", "shipped, engine 2"])
-def test_only_rules_with_a_prior_name_one(tmp_path: Path, prior: str) -> None:
-    rules = _timed()
-    rules = rules.model_copy(update={"provenance": rules.provenance.model_copy(update={"prior": prior})})
-    rules.write(tmp_path / "rules.json")
-    assert read_rules(tmp_path / "rules.json") == rules
-    document: dict[str, Any] = pd.read_json(tmp_path / "rules.json", typ="series").to_dict()
-    assert ("prior" in document["provenance"]) == bool(prior)
 
 
 def network() -> Graph:

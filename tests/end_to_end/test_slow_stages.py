@@ -1,19 +1,26 @@
-"""The tiny profile through the whole pipeline, and the commands that a user gives afterwards."""
+"""Stages where the time is short: the tiny profile and what a user does then; a board's worker; cold starts without time."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
-from workspace import DEVICE, OTHER_DEVICE, Workspace, make_workspace
+from workspace import DEVICE, OTHER_DEVICE, ROOT, Workspace, make_workspace
 
-from edgeplan.chapters.registry import merged_figures, parts_of_report
+from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, OWN
+from edgeplan.chapters.cold_start.evaluation.page import write
+from edgeplan.chapters.cold_start.stages.cold_start import measure_cold_start
+from edgeplan.chapters.registry import load_params, merged_figures, parts_of_report
+from edgeplan.measurement.rows import read_rows
 from edgeplan.reporting.page import SUFFIX, read_chapter
 from edgeplan.support.machine import fingerprint
 
@@ -138,3 +145,106 @@ def _of_device(workspace: Workspace) -> dict[str, dict[str, object]]:
         "rows": contents(f"data/rows/{DEVICE}"),
         "results": contents(f"results/{DEVICE}"),
     }
+
+
+_OFFLINE = "wheels for"
+
+
+def edgeplan(*words: str) -> tuple[int, str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "workflow")}
+    command = [sys.executable, "-m", "edgeplan", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_worker_is_brought_once_and_measures_there(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    there = ["env", "-u", "PYTHONPATH", f"HOME={home}"]
+    python = home / ".local/share/edgeplan/environment/bin/python"
+    document = {
+        "format_version": 2,
+        "name": "dev",
+        "engine": "onnxruntime",
+        "transport": {"kind": "command", "argv": [*there, str(python), "-m", "edgeplan", "worker"], "deploy": there},
+    }
+    device = tmp_path / "dev.yaml"
+    device.write_text(yaml.safe_dump(document))
+    code, output = edgeplan("device", "check", str(device), "--seconds", "1")
+    assert (code, "edgeplan device deploy dev" in output) == (3, True), output
+    code, output = edgeplan("device", "deploy", str(device))
+    if code and _OFFLINE in output:
+        pytest.skip("no package index can be reached")
+    assert code == 0, output
+    assert "MiB brought to dev" in output
+    before = python.stat().st_ino
+    code, output = edgeplan("device", "deploy", str(device))
+    assert (code, "has it already" in output) == (0, True), output
+    assert python.stat().st_ino == before
+    code, output = edgeplan("device", "check", str(device), "--seconds", "1")
+    assert code in {0, 7}, output  # it may be noisy
+    assert "fingerprint" in output
+    installed = {path.name for path in (home / ".local/share/edgeplan/environment/lib").glob("python*/site-packages/*")}
+    assert not {"pandas", "pyarrow", "lightgbm", "snakemake", "dvc"} & installed
+
+
+def test_a_device_behind_a_command_goes_through_all_stages_of_prediction(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path)
+    path = workspace.folder / f"config/devices/{DEVICE}.yaml"
+    transport = {"kind": "command", "argv": [sys.executable, "-m", "edgeplan", "worker"]}
+    device = yaml.safe_load(path.read_text()) | {"format_version": 2, "transport": transport}
+    path.write_text(yaml.safe_dump(device))
+    workspace.commit("behind a command")
+    workspace.run("dvc", "exp", "run", f"evaluation@{DEVICE}", *workspace.values())
+    metrics = json.loads((workspace.folder / f"results/chapters/{DEVICE}/prediction.json").read_text())
+    assert metrics["prediction.models"] >= 13
+    assert len(pd.read_csv(workspace.folder / f"results/{DEVICE}/fusion/verification.csv"))
+    shipped = next(iter(sorted((ROOT / "data/rows" / DEVICE / "truth").glob("*.parquet"))))
+    (own,) = sorted((workspace.folder / "data/rows" / DEVICE / "truth").glob("*.parquet"))
+    assert read_rows(own)[0].keys() == read_rows(shipped)[0].keys()
+    journals = sorted((tmp_path / "state/edgeplan/worker" / DEVICE).glob("*.jsonl"))
+    lines = [json.loads(line)["row"] for file in journals for line in file.read_text().splitlines()]
+    stored = {subject for _, subject, _, _ in workspace.rows()}
+    assert stored == {line["name"] for line in lines}, "each stored row was journalled by the worker"
+    environment = json.loads((workspace.folder / f"results/{DEVICE}/evaluation/environment.json").read_text())
+    assert "clock_offset_s" in environment
+
+
+_STOCK = "onnxruntime"
+
+
+def test_a_stage_without_time_ends_with_a_plan_and_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    params = load_params(ROOT / "params.yaml")
+    changes = {
+        "models": ("squeezenet",),
+        "settings": (_STOCK, "onnxruntime-prepacked"),
+        "threads": (1, 2),
+        "repeats": 2,
+        "further_repeats": 2,
+        "profile_blocks": 2,
+        "checked_choices": 2,
+        "budget_seconds": 1.0,
+    }
+    params = params.model_copy(update={"cold_start": params.cold_start.model_copy(update=changes)})
+    folders = {name: tmp_path / name for name in ("predictors", "rows", "work", "measured")}
+    measure_cold_start(params, device=ROOT / "config/devices/cpu-onednn.yaml", **folders)
+    read = {name: pd.read_parquet(folders["measured"] / f"{name}.parquet") for name in FRAMES}
+    notes = json.loads((folders["measured"] / "notes.json").read_text())
+
+    assert set(read["plans"]["plan"]) == {OPTIMAL}
+    assert "squeezenet-nnv12-2" in notes["plans"]
+    runs = read["runs"]
+    good = runs[runs["reason"] == ""]
+    assert {(s, t) for s, t in zip(good["setting"], good["threads"], strict=True)} == {(OWN, 2), (_STOCK, 2)}
+    assert set(good["repeat"]) == {0}
+    over = runs[runs["setting"] == "onnxruntime-prepacked"]["reason"]
+    assert over.str.contains("the time for measuring cold starts was over").all()
+    assert (read["checks"]["error"] < 1e-3).all()
+    assert len(read["checks"]) == 1
+    assert set(read["spans"]["kind"]) == {"planned"}
+    for topic in ("checks.squeezenet", "load", "runs"):
+        assert "cold_start.budget_seconds (1) was over" in notes[topic], topic
+
+    write(measured=folders["measured"], metrics=tmp_path / "cold.json", chapter=tmp_path / "cold.page.json")
+    assert json.loads((tmp_path / "cold.json").read_text())
