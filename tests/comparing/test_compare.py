@@ -18,7 +18,7 @@ from streamed_models import plain_model
 
 from edgeplan.comparing import api
 from edgeplan.comparing.result import Comparison, read
-from edgeplan.comparing.ways import OWN, OWN_GPU, REFERENCE, SPLIT, Session, Turns, Way, engines, processors_of, ways
+from edgeplan.comparing.ways import OWN, OWN_GPU, REFERENCE, SPLIT, Session, Turns, Way, all_ways, engines, processors_of
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError, ParamsError, SlowerError
 from edgeplan.graph.builder import GraphBuilder
@@ -107,7 +107,7 @@ def test_the_budget_holds_and_what_had_no_time_is_named(model: Path) -> None:
 @pytest.mark.skipif(len(processors_of("cpu-onednn")) < 2, reason="a pair of one processor")
 def test_a_pair_serves_by_its_second_processor_beside_the_first_and_split(tmp_path: Path) -> None:
     found = api.compare(_convolutions(tmp_path, 3), pair=PAIR, budget_seconds=80, engine=(REFERENCE,))
-    asked = ["+".join(way.engines) for way in ways((REFERENCE,), 2, load_pair(PAIR))]
+    asked = ["+".join(way.engines) for way in all_ways((REFERENCE,), 2, load_pair(PAIR))]
     told = set(asked)
     assert told == {REFERENCE, OWN_GPU, f"{REFERENCE}+{OWN_GPU}", SPLIT}
     assert asked[-2:] == [REFERENCE, SPLIT], "what is seldom the best comes late, what takes longest to plan last"

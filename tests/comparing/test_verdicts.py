@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.comparing.api import judged, queued_ms, with_kept
+from edgeplan.comparing.api import queued_ms, ratio_verdict, with_kept
 from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, read, share_of, write_chart
-from edgeplan.comparing.ways import Way, processors_of, ways
+from edgeplan.comparing.ways import Way, all_ways, processors_of
 from edgeplan.errors import FormatError, ParamsError, SlowerError
 from edgeplan.measurement import others
 from edgeplan.support.numerics import around_median
@@ -60,14 +60,14 @@ def test_a_model_is_not_slower_than_itself_whatever_the_noise(noise: float) -> N
     alarms = 0
     for _ in range(1000):
         ratios = np.exp(rng.standard_t(3, 20) * noise)
-        verdicts = [judged(list(ratios[:count]))[2] for count in (10, 15, 20)]
+        verdicts = [ratio_verdict(list(ratios[:count]))[2] for count in (10, 15, 20)]
         alarms += "slower" in verdicts
     assert alarms <= 10
 
 
 def test_a_tenth_slower_is_found_through_noise_of_rounds() -> None:
     rng = np.random.default_rng(8)
-    found = [judged(list(1.1 * np.exp(rng.normal(0, 0.03, 20))))[2] for _ in range(200)]
+    found = [ratio_verdict(list(1.1 * np.exp(rng.normal(0, 0.03, 20))))[2] for _ in range(200)]
     assert found.count("slower") >= 196
 
 
@@ -83,7 +83,7 @@ def test_a_tenth_slower_is_found_through_noise_of_rounds() -> None:
     ],
 )
 def test_verdicts_follow_from_the_rounds(ratios: list[float], verdict: str) -> None:
-    assert judged(ratios)[2] == verdict
+    assert ratio_verdict(ratios)[2] == verdict
 
 
 def test_only_what_is_slower_for_certain_by_more_is_refused() -> None:
@@ -139,7 +139,7 @@ def test_nothing_that_ran_gives_no_advice() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 16])
 def test_ways_fit_on_the_processors_and_begin_with_all_of_them(count: int) -> None:
-    found = ways(["a", "b"], count)
+    found = all_ways(["a", "b"], count)
     assert found[:2] == [Way("a", count, 1), Way("b", count, 1)]
     assert len(set(found)) == len(found)
     assert {way.threads for way in found} == {1, max(1, count // 2), count}

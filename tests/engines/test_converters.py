@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from edgeplan.engines.description import UnsupportedError, imported
+from edgeplan.engines.description import UnsupportedError, named_object
 from edgeplan.engines.ncnn import cold as ncnn_cold
 from edgeplan.engines.program import Program
 from edgeplan.engines.registry import setting
@@ -148,7 +148,7 @@ def _computed(engine: str, block: Block, folder: Path) -> float:
     model, inputs = _model(block, folder), random_inputs({"input": SHAPE}, 3)
     made = folder / "made"
     made.mkdir()
-    artefact = imported(setting(engine).prepare)(model, {"input": SHAPE}, made, 1)
+    artefact = named_object(setting(engine).prepare)(model, {"input": SHAPE}, made, 1)
     with Program(engine, artefact, inputs, threads=1) as program:
         program.go()
         assert len(list(program.run(1))) == 1  # nothing of a run may reach the next, such as the states of an LSTM

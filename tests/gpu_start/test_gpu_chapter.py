@@ -20,7 +20,7 @@ from edgeplan.chapters.cold_start.gpu.page import (
     GPU_REPORT,
     TOLERANCE,
     GpuStartEvidence,
-    findings,
+    gpu_findings,
     gpu_metrics,
     least_ms,
 )
@@ -222,9 +222,9 @@ def test_the_page_is_written_also_of_one_model_that_did_not_run(tmp_path: Path) 
 def test_starts_by_an_earlier_protocol_are_named() -> None:
     starts = _starts()
     now, before = starts.assign(protocol=GPU_PROTOCOL.name), starts.assign(protocol=GPU_PROTOCOL.earlier[0])
-    assert not any("earlier protocol" in told for told in findings(_evidence(now)))
+    assert not any("earlier protocol" in told for told in gpu_findings(_evidence(now)))
     mixed = pd.concat([now[now["model"] == "one"], before[before["model"] != "one"]])
-    (told,) = (told for told in findings(_evidence(mixed)) if "earlier protocol" in told)
+    (told,) = (told for told in gpu_findings(_evidence(mixed)) if "earlier protocol" in told)
     assert "two" in told
     assert "one" not in told
 

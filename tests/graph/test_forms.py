@@ -37,10 +37,10 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, HOMES
-from edgeplan.runtime.partitioned.sections import Cut, Dimension, extent, why_not_split
-from edgeplan.runtime.partitioned.sections import cut as sections
+from edgeplan.runtime.partitioned.sections import Cut, Dimension, extent, why_not_cut
+from edgeplan.runtime.partitioned.sections import cut_sections as sections
 from edgeplan.runtime.program import activation_layouts, build_program, step_candidates
-from edgeplan.runtime.ranges import cut
+from edgeplan.runtime.ranges import cut_ranges
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.transform import folded
 from edgeplan.runtime.weights import locate_weights
@@ -330,14 +330,14 @@ def test_casts_that_round_write_tensors_of_their_own(dnnl: Dnnl, tmp_path: Path,
 
 def _divided(lowered: Lowered, layouts: Mapping[str, str]) -> dict[str, list[str]]:
     """Names of tensors that are made where steps are divided, in every way."""
-    ranged = cut(lowered, layouts, 8, lambda _: 1)
+    ranged = cut_ranges(lowered, layouts, 8, lambda _: 1)
     found = {"ranges": [*ranged.tensors, *ranged.weights]}
     plan = banded(lowered, [Region(0, 2, 3)])
     found["bands"] = [name for name in plan.lowered.shapes if name not in lowered.shapes]
     for dimension in (Dimension.rows, Dimension.batch, Dimension.elements):
         cuts = [
             None
-            if why_not_split(lowered, layouts, 8, step, dimension)
+            if why_not_cut(lowered, layouts, 8, step, dimension)
             else Cut(dimension, (extent(lowered, 8, step, dimension).nearest(0.5),))
             for step in lowered.steps
         ]

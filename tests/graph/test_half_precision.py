@@ -18,7 +18,7 @@ from tiny_profiled import own_state  # noqa: F401  a fixture
 from edgeplan import plan_memory, predict
 from edgeplan.graph import blocks
 from edgeplan.graph.onnx.compare import largest_difference
-from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file, prepared
+from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file, prepared_model
 from edgeplan.planning.document import Plan
 from edgeplan.runs import run
 from edgeplan.runtime import kernels
@@ -33,7 +33,7 @@ def _converted(kernel: str, x: _Array, written: npt.DTypeLike, kinds: tuple[str,
     y = np.zeros(x.shape, written)
     block = np.array(blocks.element_wise(x.shape, [(x.shape, kinds[0])], kinds[1]), np.int64)
     at = np.array([x.ctypes.data, y.ctypes.data], np.int64)
-    assert kernels.function(kernel)(block.ctypes.data, None, 2, at.ctypes.data) == 0
+    assert kernels.kernel_function(kernel)(block.ctypes.data, None, 2, at.ctypes.data) == 0
     return y
 
 
@@ -82,7 +82,7 @@ def test_a_cast_within_a_model_rounds(dnnl: Dnnl, tmp_path: Path, kind: str, beh
     x = np.random.default_rng(1).standard_normal((3, 1000)).astype(np.float32)
     wanted = x.astype(_HALVES[kind]).astype(np.float32) * np.float32(2 if behind else 1)
     np.testing.assert_array_equal(own_outputs(dnnl, ready, {"x": x})["y"], wanted)
-    again = prepared(onnx.load(ready), Preparation(), "again")
+    again = prepared_model(onnx.load(ready), Preparation(), "again")
     assert len(again.graph.node) == len(onnx.load(ready).graph.node)
 
 

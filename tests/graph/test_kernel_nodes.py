@@ -20,7 +20,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.kernel_nodes import AROUND, REORDER, copies_graph, executed_graph, node_config, reorder_config
-from edgeplan.graph.kernels import split
+from edgeplan.graph.kernels import split_kernels
 from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.write import to_onnx
@@ -178,7 +178,7 @@ def test_a_copy_computes_what_the_kernel_does_in_its_model(name: str) -> None:
     names = [output.name for output in model.graph.output]
     values = dict(zip(names, onnxruntime_outputs(model, given), strict=True)) | given
     seen = set()
-    for kernel in split(graph, _RULES):
+    for kernel in split_kernels(graph, _RULES):
         config = node_config(graph, kernel.members)
         if config in seen:
             continue

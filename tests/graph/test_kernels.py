@@ -14,7 +14,7 @@ from depth import examples
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.ir import Graph, Operator
-from edgeplan.graph.kernels import KernelConfig, make_kernel, split, split_operators
+from edgeplan.graph.kernels import KernelConfig, make_kernel, split_kernels, split_operators
 from edgeplan.graph.kinds import (
     graph_macs,
     graph_memory_access_bytes,
@@ -25,7 +25,7 @@ from edgeplan.graph.kinds import (
 
 
 def types(graph: Graph, rules: FusionRules) -> list[str]:
-    return [kernel.config.type for kernel in split(graph, rules)]
+    return [kernel.config.type for kernel in split_kernels(graph, rules)]
 
 
 def rules(*fused: str, **more: object) -> FusionRules:
@@ -57,11 +57,11 @@ def test_a_rule_for_the_last_operator_comes_before_the_one_for_the_first() -> No
 def test_of_two_inbounds_the_named_side_fuses() -> None:
     graph = residual(shortcut=True)
     fused = ("conv_bn", "conv_add", "conv_relu")
-    left, right = (split(graph, rules(*fused, **{"multi-inbound": side})) for side in (1, 2))
+    left, right = (split_kernels(graph, rules(*fused, **{"multi-inbound": side})) for side in (1, 2))
     main, shortcut = graph.operators[1].name, graph.operators[3].name
     assert [k.name for k in left if "add" in k.config.type] == [main]
     assert [k.name for k in right if "add" in k.config.type] == [shortcut]
-    none = [k.config.type for k in split(graph, rules(*fused))]
+    none = [k.config.type for k in split_kernels(graph, rules(*fused))]
     assert none == ["maxpool", "conv++bn", "conv++bn", "add", "relu", "gap"]
 
 
@@ -70,7 +70,7 @@ def test_a_kernel_that_shares_its_output_takes_in_the_one_reader_that_fuses() ->
     x = b.add(b.maxpool(b.input, 2, 2), b.avgpool(b.input, 2, 2))
     graph = b.build(b.mul(b.conv(x, 16, 1), b.relu(x)))
     assert "add++relu" not in types(graph, rules("add_relu"))
-    kernels = split(graph, rules("add_relu", sharing=("add",)))
+    kernels = split_kernels(graph, rules("add_relu", sharing=("add",)))
     assert [k.config.type for k in kernels] == ["maxpool", "avgpool", "add++relu", "conv", "mul"]
     assert len(kernels[2].outputs) == 2  # the sum itself and its rectified value
 
@@ -111,7 +111,7 @@ def test_fusion_never_closes_a_cycle() -> None:
     x = b.relu(b.input)
     y = b.conv(x, 16, 3)
     graph = b.build(b.add(x, y))  # relu++add would need the convolution, which needs the relu
-    found = split(graph, rules("relu_add", **{"multi-inbound": 1, "multi-outbound": 2}))
+    found = split_kernels(graph, rules("relu_add", **{"multi-inbound": 1, "multi-outbound": 2}))
     assert [k.config.type for k in found] == ["relu", "conv", "add"]
 
 
@@ -128,7 +128,7 @@ def test_duplicates_run_once_and_let_their_producer_fuse() -> None:
     one, other = b.relu(x), b.relu(x)
     graph = b.build(b.gap(one), b.maxpool(other, 2, 2))
     assert types(graph, rules("conv_relu")) == ["conv", "relu", "relu", "gap", "maxpool"]
-    kernels = split(graph, rules("conv_relu", merges_duplicates=True))
+    kernels = split_kernels(graph, rules("conv_relu", merges_duplicates=True))
     assert [k.config.type for k in kernels] == ["conv++relu", "gap", "maxpool"]
     assert kernels[0].members == (x, one, other)
     assert set(kernels[0].outputs) == {one, other}
@@ -160,7 +160,7 @@ def test_contexts_follow_the_channels_a_convolution_reads_and_the_worst_of_opera
     aligned = b.conv(b.input, 24, 1)
     unaligned = b.conv(aligned, 24, 1)
     other = b.conv(b.input, 24, 3)
-    kernels = split(b.build(aligned, b.add(other, unaligned)), found)
+    kernels = split_kernels(b.build(aligned, b.add(other, unaligned)), found)
     assert [k.config.type for k in kernels] == ["conv", "conv", "conv++add"]
     assert kernels[-1].name == unaligned
 
@@ -170,7 +170,7 @@ def test_a_very_deep_graph_needs_no_recursion_and_little_time() -> None:
     x = b.input
     for _ in range(5000):
         x = b.relu(x)
-    assert len(split(b.build(x), rules("relu_relu"))) == 1
+    assert len(split_kernels(b.build(x), rules("relu_relu"))) == 1
 
 
 def test_operators_each_their_own_kernel() -> None:
@@ -269,7 +269,7 @@ def rule_sets(draw: st.DrawFn) -> FusionRules:
 @settings(max_examples=examples(300), deadline=None)
 @given(graphs(), rule_sets())
 def test_kernels_partition_the_operators_in_a_runnable_order(graph: Graph, rules: FusionRules) -> None:
-    kernels = split(graph, rules)
+    kernels = split_kernels(graph, rules)
     members = [name for kernel in kernels for name in kernel.members]
     assert sorted(members) == sorted(op.name for op in graph.operators)
 
@@ -278,7 +278,7 @@ def test_kernels_partition_the_operators_in_a_runnable_order(graph: Graph, rules
         assert set(kernel.inputs) <= available
         available |= set(kernel.outputs)
     assert set(graph.outputs) <= available
-    assert split(graph, rules) == kernels
+    assert split_kernels(graph, rules) == kernels
 
 
 def _graph() -> Graph:

@@ -23,7 +23,7 @@ from onnx.backend.test.loader import DATA_DIR
 
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.errors import EdgeplanError
-from edgeplan.graph.onnx.prepare import Preparation, prepared
+from edgeplan.graph.onnx.prepare import Preparation, prepared_model
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW
@@ -75,7 +75,7 @@ def outcome(dnnl: Dnnl, case: Case, folder: Path) -> str:
     wanted = [np.asarray(value) for value in case.outputs]
     path = folder / "model.onnx"
     try:
-        onnx.save(prepared(model, Preparation(), case.name), path)
+        onnx.save(prepared_model(model, Preparation(), case.name), path)
         graph, _ = read_model(path)
         program = default_program(dnnl, path, graph, NCHW)
         found = SequentialSession(dnnl, program, folder).run({name: given[name] for name in graph.inputs})

@@ -21,7 +21,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.model_file import external_locations, model_files, model_sha256
 from edgeplan.graph.onnx.compare import largest_difference
-from edgeplan.graph.onnx.constants import read_whole
+from edgeplan.graph.onnx.constants import read_whole_model
 from edgeplan.graph.onnx.prepare import Preparation, in_single_precision, load_prepared, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
@@ -212,7 +212,7 @@ def test_hard_links_are_files(tmp_path: Path) -> None:
     inside = prepare_file(write(_model(place), tmp_path / "inside" / "m.onnx"), _BATCH, tmp_path / "p.onnx")
     np.testing.assert_array_equal(_result(ready), _result(inside))
     assert largest_difference(path, ready, _BATCH) < 1e-5
-    assert not external_locations(read_whole(path))
+    assert not external_locations(read_whole_model(path))
 
 
 _ELSEWHERE = ["../w.bin", "parts/../../w.bin", "/etc/hostname", ""]

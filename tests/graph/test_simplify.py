@@ -19,7 +19,7 @@ from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
-from edgeplan.graph.kernels import split
+from edgeplan.graph.kernels import split_kernels
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.simplify import batched, simplify
@@ -206,7 +206,7 @@ def test_operators_that_differ_in_a_constant_stay_apart(pair: tuple[str, tuple[N
     for found, wanted in zip(_values(to_onnx(plain)), _values(model), strict=True):
         np.testing.assert_array_equal(found, wanted)
     rules = FusionRules(pairs={}, merges_duplicates=True)
-    runs = [kernel for kernel in split(graph, rules) if {"na", "nb"} & set(kernel.members)]
+    runs = [kernel for kernel in split_kernels(graph, rules) if {"na", "nb"} & set(kernel.members)]
     assert len(runs) == _kept(plain, kind)
 
 

@@ -23,7 +23,7 @@ from tiny_profiled import own_state  # noqa: F401  a fixture
 from edgeplan import plan_memory
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.base import random_inputs
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_sha256
@@ -35,7 +35,7 @@ from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import partition, program_of
+from edgeplan.runtime.partitioned.program import partition, partitioned_program
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.program import activation_layouts
@@ -126,7 +126,7 @@ def test_every_chapter_that_executes_widens_them(dnnl: Dnnl, tmp_path: Path, pla
     path = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
     graph, _ = read_model(path)
     lowered, inputs = lower(graph, eight_bits=False), random_inputs(graph)  # as plans of pairs have it
-    wanted = reference_outputs(path, inputs)
+    wanted = onnxruntime_reference(path, inputs)
     near = {"rtol": 1e-5, "atol": 1e-5 if kind in _MODELS else 0.0346}  # a step of its last scale
     for sources in (("raw",), ("cached_mmap",)):
         plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))
@@ -137,7 +137,7 @@ def test_every_chapter_that_executes_widens_them(dnnl: Dnnl, tmp_path: Path, pla
     for dimension in (Dimension.channels, Dimension.rows):
         assignments = split_all(lowered, BLOCKED, dnnl.info.block, dimension, 0.5)
         parts = partition(lowered, activation_layouts(lowered, BLOCKED), dnnl.info.block, assignments)
-        program = program_of(dnnl, replace(parts, lanes=(0,) * len(parts.lanes)), path, home=BLOCKED)
+        program = partitioned_program(dnnl, replace(parts, lanes=(0,) * len(parts.lanes)), path, home=BLOCKED)
         cut = SequentialSession(dnnl, program, tmp_path).run(inputs)
         np.testing.assert_allclose(cut["y"], wanted["y"], **near)
 

@@ -19,7 +19,7 @@ from edgeplan.graph.nodes import NodeConfig
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.predictors.nodes.learner import learn
 from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust
-from edgeplan.predictors.nodes.storing import save
+from edgeplan.predictors.nodes.storing import save_predictor
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.teller import Teller
 
@@ -83,5 +83,5 @@ def trained() -> NodePredictor:
 
 def save_predictors(results: Path) -> None:
     """Write them as those of a device, in the folder of its results."""
-    save(trained(), results / "predictors")
+    save_predictor(trained(), results / "predictors")
     RULES.write(results / "fusion" / "rules.json")

@@ -22,8 +22,8 @@ from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.evaluation.checked_page import CheckedEvidence
 from edgeplan.chapters.partition.evaluation.tables import PartitionEvidence
 from edgeplan.chapters.partition.layers import KINDS
-from edgeplan.chapters.partition.learning.predictors import augmented, save
-from edgeplan.chapters.partition.learning.training import LAYER, OTHER, Trained, train
+from edgeplan.chapters.partition.learning.predictors import augmented, save_pair_predictors
+from edgeplan.chapters.partition.learning.training import LAYER, OTHER, Trained, train_pair
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError
@@ -64,7 +64,7 @@ def samples(count: int = 60, seed: int = 3) -> pd.DataFrame:
 @cache
 def trained(count: int = 60) -> Trained:
     """Predictors of them."""
-    return train(samples(count), DISPATCHER, ABOUT, trials=1, test_share=0.2, seed=1)
+    return train_pair(samples(count), DISPATCHER, ABOUT, trials=1, test_share=0.2, seed=1)
 
 
 def layer_rows(kind: str, name: str, us: dict[str, float], **more: float) -> pd.DataFrame:
@@ -204,7 +204,7 @@ def save_predictors(workspace: Path) -> Path:
     known = {"pair": PAIR, "fingerprint": fingerprint(), "versions": versions, "numbers": numbers}
     card = found.card.model_copy(update={**known, "fixed_share": {"linear": 0.5, "conv": 0.5}})
     folder = workspace / f"results/{PAIR}/partition/predictors"
-    save(replace(found, card=card), folder)
+    save_pair_predictors(replace(found, card=card), folder)
     return folder
 
 

@@ -22,8 +22,8 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import SeededModel, to_onnx
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.partitioned.program import Assignment, Split, partition, program_of
-from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
+from edgeplan.runtime.partitioned.program import Assignment, Split, partition, partitioned_program
+from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_cut
 from edgeplan.runtime.program import activation_layouts, default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.workloads.exported import Exported
@@ -94,7 +94,7 @@ class Saved:
         dnnl.set_threads(1)
         layouts = activation_layouts(self.lowered, home)
         made = partition(self.lowered, layouts, dnnl.info.block, assignments)
-        program = program_of(dnnl, replace(made, lanes=(0,) * len(made.lanes)), self.path, home=home)
+        program = partitioned_program(dnnl, replace(made, lanes=(0,) * len(made.lanes)), self.path, home=home)
         return SequentialSession(dnnl, program, self.path.parent).run(self.inputs)
 
 
@@ -103,7 +103,7 @@ def split_all(lowered: Lowered, home: str, block: int, dimension: Dimension, sha
     layouts = activation_layouts(lowered, home)
 
     def one(step: Step) -> Assignment:
-        if why_not_split(lowered, layouts, block, step, dimension):
+        if why_not_cut(lowered, layouts, block, step, dimension):
             return 0
         return Split(extent(lowered, block, step, dimension).nearest(share), dimension)
 

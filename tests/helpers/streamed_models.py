@@ -18,8 +18,8 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.planner import lowest, plan
+from edgeplan.planning.memory.document import MemoryPlan, memory_document
+from edgeplan.planning.memory.planner import greedy_layout, plan_streaming
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload, least_bytes
 from edgeplan.profiling.streaming import StreamProfile
@@ -109,8 +109,8 @@ class Streamed:
         """A plan for a budget."""
         program = self.built.program
         reader = Reader(bytes_per_ms, 2)
-        made = plan(self.workload, reader, budget, mode)
-        return document(made, self.workload, reader, program.step_names, program.buffer_names)
+        made = plan_streaming(self.workload, reader, budget, mode)
+        return memory_document(made, self.workload, reader, program.step_names, program.buffer_names)
 
     def resident(self) -> dict[str, Any]:
         """All weights in memory."""
@@ -185,7 +185,7 @@ def write_streamed_plan(dnnl: Dnnl, model: Streamed, folder: Path, others: float
     shutil.copyfile(model.weights, folder / WEIGHTS_NAME)
     profile = StreamProfile(
         compute_ms=(0.1,) * len(program.step_names), bytes_per_ms=BYTES_PER_MS, lanes=2, objects_bytes=OBJECTS, idle_bytes=0,
-        run_ms=(), lowest=tuple(lowest(model.workload).tolist()), others=others,
+        run_ms=(), lowest=tuple(greedy_layout(model.workload).tolist()), others=others,
     )  # fmt: skip
     schedule = MemorySchedule(BACK_TO_BACK, rows[0].budget_bytes, 8192, (), (), (), rows[0].placed)
     prediction = MemoryPrediction(rows[0].predicted_ms, rows[0].lower_bound_ms, 0, profile.model_dump())

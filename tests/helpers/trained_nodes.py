@@ -15,13 +15,13 @@ from evaluation_evidence import full_evidence
 from executed_nodes import CACHE, drawn, law, model, node, samples
 
 from edgeplan.chapters.prediction import whole_models
-from edgeplan.chapters.prediction.stages.sampling import key_of
+from edgeplan.chapters.prediction.stages.sampling import node_key
 from edgeplan.chapters.prediction.whole_models import COLUMNS, node_rows
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.predictors.nodes.learner import learn
 from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust
-from edgeplan.predictors.nodes.storing import Kernel, save, write_kernels, write_measured
+from edgeplan.predictors.nodes.storing import Kernel, save_predictor, write_kernels, write_measured
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_csv, write_parquet
@@ -49,7 +49,7 @@ def write_device(
 ) -> Path:
     """The results of a device: its predictor, the nodes behind it, rules, and the machine if one is told."""
     folder = results / name
-    save(replace(predictor or trained(), device=name), folder / "predictors")
+    save_predictor(replace(predictor or trained(), device=name), folder / "predictors")
     write_measured(folder / "predictors", known or {})
     write_kernels(folder / "predictors", kernels)
     RULES.write(folder / "fusion/rules.json")
@@ -107,7 +107,7 @@ def write_measurements(folder: Path, slowness: float) -> Path:
     kernels = {
         "model": [name for _, name, _ in labelled],
         "sampler": [sampler for sampler, _, _ in labelled],
-        "key": [key_of(config) for *_, config in labelled],
+        "key": [node_key(config) for *_, config in labelled],
         "config": [config.to_json() for *_, config in labelled],
         "context_bytes": 1_000_000,
         "latency_us": [law(config) for *_, config in labelled],

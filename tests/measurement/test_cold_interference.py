@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgeplan.chapters.cold_start.measuring.planning import NEIGHBOURS, slowness_of
+from edgeplan.chapters.cold_start.measuring.runs import NEIGHBOURS, slowness_of
 from edgeplan.engines.cold import Artefact
 from edgeplan.measurement.process import interference, starts
 from edgeplan.measurement.process.interference import (
@@ -23,7 +23,7 @@ from edgeplan.measurement.process.interference import (
     Clock,
     Interference,
     calibrate,
-    least,
+    least_times,
     together_us,
     wait_until_free,
 )
@@ -262,7 +262,7 @@ def test_references_calibrated_are_typical_pairs_of_looks() -> None:
 
 
 def test_least_is_of_each_reference() -> None:
-    assert least([ReferenceTimes(1.0, 5.0), ReferenceTimes(2.0, 4.0)]) == ReferenceTimes(1.0, 4.0)
+    assert least_times([ReferenceTimes(1.0, 5.0), ReferenceTimes(2.0, 4.0)]) == ReferenceTimes(1.0, 4.0)
 
 
 def _runs(compute_us: list[float]) -> pd.DataFrame:

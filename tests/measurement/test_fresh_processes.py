@@ -24,7 +24,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process import prepare_machine as settling
 from edgeplan.measurement.process.counters import Counters, first_touch_ms
-from edgeplan.measurement.process.inputs import digest, random_inputs
+from edgeplan.measurement.process.inputs import outputs_digest, random_inputs
 from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.measurement.process.page_cache import FixedReadAheadError, read_ahead_kb, reading_ahead
 from edgeplan.measurement.process.prepare_machine import prepare_machine
@@ -105,8 +105,8 @@ def test_relative_error() -> None:
 
 def test_digest_depends_on_every_byte() -> None:
     b = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert digest([b]) == digest([b.copy()])
-    assert digest([b]) != digest([np.nextafter(b, np.float32(9), dtype=np.float32)])
+    assert outputs_digest([b]) == outputs_digest([b.copy()])
+    assert outputs_digest([b]) != outputs_digest([np.nextafter(b, np.float32(9), dtype=np.float32)])
 
 
 def test_eviction_is_seen_in_the_page_cache_and_in_the_bytes_read(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
-from edgeplan.chapters.cold_start.planners.registry import plan
+from edgeplan.chapters.cold_start.planners.registry import plan_start
 from edgeplan.chapters.partition.measuring import rows as pair_rows
 from edgeplan.cli.cold_start import noise_line
 from edgeplan.graph.onnx.write import save_onnx
@@ -114,7 +114,7 @@ def test_a_disturbed_profile_is_taken_again_and_a_plan_of_one_says_so(
 
     def profiled() -> float:
         (found,) = profile_model(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=kept, layouts=("nhwc",))
-        made = plan((found,), "optimal", target_of(model, dnnl, 2))
+        made = plan_start((found,), "optimal", target_of(model, dnnl, 2))
         assert plan_of(plan_text(made), "").others == made.others == round(found.others, 4)
         assert ("planned again there" in noise_line(made)) == (found.others > 0.1)
         return found.others

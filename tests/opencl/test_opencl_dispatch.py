@@ -17,7 +17,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import PostOp, Setting, Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.dispatch import dispatch, refusal
-from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Memory, packed
+from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Memory, packed_buffer
 from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC
 
 _NUMBERS = (
@@ -191,7 +191,7 @@ def test_winograd_weights_are_products_with_the_points() -> None:
     found = dispatch(*_conv((16, 16), 8, 3), _NUMBERS[0])
     weight = np.zeros((16, 16, 3, 3), np.float32)
     weight[5, 7, 1, 1] = 1
-    values = packed(found.packing, (weight, np.arange(16, dtype=np.float32)))
+    values = packed_buffer(found.packing, (weight, np.arange(16, dtype=np.float32)))
     assert found.implementation == "conv.winograd"
     assert values[:16].tolist() == list(range(16))
     middle = np.array([0, -1 / 6, 1 / 6, 1 / 12, -1 / 12, 0])

@@ -25,7 +25,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import PostOp, Setting, Step
 from edgeplan.opencl import convolutions
 from edgeplan.opencl.dispatch import dispatch
-from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, packed
+from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, packed_buffer
 from edgeplan.opencl.platforms import OpenclOptions, find_device
 from edgeplan.opencl.post_ops import ELTWISE
 from edgeplan.processors.opencl import device_numbers
@@ -141,7 +141,7 @@ def launched(
         step,
         offsets | {tensor: offsets[tensor] + start for tensor in wide},
         arena,
-        packed(found.packing, folded(step, {role: values.copy() for role, values in weights.items()})),
+        packed_buffer(found.packing, folded(step, {role: values.copy() for role, values in weights.items()})),
     )
     mine = np.zeros(at, bool)
     place = mine[offsets[output] : offsets[output] + sizes[output]]

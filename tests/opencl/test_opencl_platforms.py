@@ -18,7 +18,7 @@ from edgeplan.opencl import building, platforms
 from edgeplan.opencl.building import Programs, ProgramSource
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
 from edgeplan.processors.opencl import device_numbers
-from edgeplan.support.subprocesses import environment
+from edgeplan.support.subprocesses import child_environment
 from edgeplan.support.workers import ColdRunError
 
 _GOOD = "__kernel void f(__global float *a) { a[0] = 1.0f; }"
@@ -66,12 +66,12 @@ def _found(vendors: Path | None, **options: object) -> list[str]:
     code = (
         "import os; from edgeplan.opencl.platforms import *; from edgeplan.opencl import platforms\n"
         "from edgeplan.errors import DeviceError\n"
-        f"try: print(describe(find_device(OpenclOptions(**{options!r}))), len(platforms._STARTED.threads), sep='\\n')\n"
+        f"try: print(device_versions(find_device(OpenclOptions(**{options!r}))), len(platforms._STARTED.threads), sep='\\n')\n"
         "except DeviceError as error: print(error)\n"
         "print(sum(one.name == 'Portable Computing Language' for one in platforms.pyopencl().get_platforms()))"
     )
     pytest.importorskip("pyopencl")
-    kept = {name: value for name, value in environment().items() if not name.startswith(("OCL_ICD_", "OPENCL_VENDOR"))}
+    kept = {name: value for name, value in child_environment().items() if not name.startswith(("OCL_ICD_", "OPENCL_VENDOR"))}
     given = {} if vendors is None else {"OCL_ICD_VENDORS": str(vendors)}
     done = subprocess.run([sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()

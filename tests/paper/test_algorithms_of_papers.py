@@ -10,9 +10,9 @@ import pytest
 from edgeplan.chapters.cold_start.planners.nnv12 import balanced, nnv12
 from edgeplan.chapters.cold_start.planners.registry import outcomes
 from edgeplan.graph.fusion_rules import FusionRules
-from edgeplan.graph.kernels import split
-from edgeplan.planning.machine import MAIN, costs_of
-from edgeplan.planning.profile import Candidate, Layer, Profile, pareto, selected
+from edgeplan.graph.kernels import split_kernels
+from edgeplan.planning.machine import MAIN, cost_arrays
+from edgeplan.planning.profile import Candidate, Layer, Profile, narrowed, pareto
 from edgeplan.profiling.frame import remaining_table
 from edgeplan.zoo import FAMILIES
 
@@ -53,7 +53,7 @@ def test_table_2_filters_to_three_of_twelve() -> None:
 
 def test_table_2_without_caching_keeps_the_fast_and_the_ready() -> None:
     table = _table_2()
-    raw = pareto(selected(table, [[i for i, c in enumerate(layer.candidates) if c.source == "raw"] for layer in table.layers]))
+    raw = pareto(narrowed(table, [[i for i, c in enumerate(layer.candidates) if c.source == "raw"] for layer in table.layers]))
     assert _names(raw) == {("3x3s1-winograd-pack4", "raw"), ("3x3s1", "raw")}
 
 
@@ -77,12 +77,12 @@ def _uniform(steps: int, little_cores: int, big: float, little: float, execute: 
 def test_algorithm_1_moves_one_preparation_to_the_big_core() -> None:
     # Figure 7(a): r1, w1 and all executions on the big core, T_Q0 = 1 + 6; the others on the little one, T_Q1 = 5 x 3 = 15.
     # Line 9 for step 2: 1 + 3 < 15 - 7, moved: T_Q0 = 8, T_Q1 = 12. For step 3: 1 + 3 < 12 - 8 does not hold, the end.
-    costs = costs_of(_uniform(6, 1, 1.0, 3.0, 1.0))
+    costs = cost_arrays(_uniform(6, 1, 1.0, 3.0, 1.0))
     assert balanced(costs, (0,) * 6, 0.05) == (MAIN, MAIN, 0, 0, 0, 0)
 
 
 def test_algorithm_1_moves_none_when_the_big_core_is_the_busier() -> None:
-    costs = costs_of(_uniform(4, 1, 1.0, 1.0, 5.0))
+    costs = cost_arrays(_uniform(4, 1, 1.0, 1.0, 5.0))
     assert balanced(costs, (0,) * 4, 0.05) == (MAIN, 0, 0, 0)
 
 
@@ -91,7 +91,7 @@ def test_algorithm_1_deals_out_and_then_balances_little_cores() -> None:
     # Line 18: 9 < (10 - 2) / 2 does not hold, 1 < 4 does: step 4 moves, loads 9 and 3 (Figure 7(c)-(e)); big core: 20 and more.
     times = [1.0, 9.0, 2.0, 1.0]
     layers = tuple(Layer(f"s{k}", (), (Candidate("k", "raw", {"big": t}, NONE, NONE, {1: 5.0}),)) for k, t in enumerate(times))
-    costs = costs_of(Profile("dealt", "nchw", 1, 2, 1.0, layers))
+    costs = cost_arrays(Profile("dealt", "nchw", 1, 2, 1.0, layers))
     assert balanced(costs, (0,) * 4, 0.05) == (MAIN, 0, 1, 1)
 
 
@@ -99,13 +99,13 @@ def test_algorithm_1_moves_only_what_is_shorter_than_half_the_difference() -> No
     # Loads 5 + 5 and 2: line 18, 5 < (10 - 2) / 2, does not hold, although moving one would balance 5 and 7.
     times = [1.0, 5.0, 2.0, 5.0]
     layers = tuple(Layer(f"s{k}", (), (Candidate("k", "raw", {"big": t}, NONE, NONE, {1: 5.0}),)) for k, t in enumerate(times))
-    costs = costs_of(Profile("dealt", "nchw", 1, 2, 1.0, layers))
+    costs = cost_arrays(Profile("dealt", "nchw", 1, 2, 1.0, layers))
     assert balanced(costs, (0,) * 4, 0.05) == (MAIN, 0, 1, 0)
 
 
 def test_algorithm_1_ends_with_fewer_preparations_than_little_cores() -> None:
     for steps in (1, 2, 3):
-        assert balanced(costs_of(_uniform(steps, 3, 1.0, 1.0, 0.1)), (0,) * steps, 0.05)[0] == MAIN
+        assert balanced(cost_arrays(_uniform(steps, 3, 1.0, 1.0, 0.1)), (0,) * steps, 0.05)[0] == MAIN
 
 
 def test_outer_loop_is_exhaustive_up_to_its_limit() -> None:
@@ -179,7 +179,7 @@ def test_the_papers_form_covers_both_poolings() -> None:
     ("rules", "table"), [(VPU, UNFUSED_SUM), (GPU, FUSED_SUM), (CPU, UNFUSED_SUM)], ids=["VPU", "GPU", "CPU"]
 )
 def test_kernels_of_resnet18(rules: dict[str, bool | int], table: dict[str, int]) -> None:
-    found = Counter(kernel.config.type for kernel in split(FAMILIES["resnet"].base(), paper_rules(rules)))
+    found = Counter(kernel.config.type for kernel in split_kernels(FAMILIES["resnet"].base(), paper_rules(rules)))
     found["avgpool"] = found.pop("gap")  # the paper's avgpool is the global one
     flattens = found.pop("reshape")  # a view of the pooled tensor, which the paper's models do not have as an operator
     assert found == table

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from depth import examples
 from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.planning.layout import buffers
-from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.planner import algorithm_1, improved, least, lowest, plan
+from edgeplan.planning.memory.document import MemoryPlan, memory_document
+from edgeplan.planning.memory.planner import algorithm_1, greedy_layout, improved, least_budget, plan_streaming
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, best, enough_bytes
 from edgeplan.planning.memory.workload import (
     Placement,
@@ -180,10 +180,10 @@ def _run(workload: Workload, reader: Reader, planned: PlannedMemory) -> Timeline
 @settings(_quick, max_examples=examples(150))
 @given(workload=workloads(), reader=_readers, mode=st.sampled_from(Mode), extra=st.integers(0, 60))
 def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader: Reader, mode: Mode, extra: int) -> None:
-    known = least(workload)
+    known = least_budget(workload)
     assert known.height is not None
     budget = known.height + extra
-    planned = plan(workload, reader, budget, mode)
+    planned = plan_streaming(workload, reader, budget, mode)
     timeline = _run(workload, reader, planned)
     assert_sound(workload, planned.placement, timeline, budget)
     simulated = timeline.latency_ms if mode is Mode.isolated else timeline.period_ms
@@ -195,22 +195,22 @@ def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader:
 @settings(_quick, max_examples=examples(100))
 @given(workload=workloads(), short=st.integers(1, 10))
 def test_a_budget_below_the_least_is_refused_and_the_least_is_enough(workload: Workload, short: int) -> None:
-    known = least(workload)
+    known = least_budget(workload)
     assert known.height is not None
     assume(known.proven and known.height - short >= 0)
     with pytest.raises(InfeasibleError, match=f"the least is {known.height} bytes"):
-        plan(workload, Reader(1.0), known.height - short)
+        plan_streaming(workload, Reader(1.0), known.height - short)
 
 
 @settings(_quick, max_examples=examples(100))
 @given(workload=workloads(), reader=_readers, extra=st.integers(0, 60))
 def test_weights_are_loaded_again_as_early_as_their_memory_is_free(workload: Workload, reader: Reader, extra: int) -> None:
-    offsets = lowest(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
+    offsets = greedy_layout(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
     found = best(workload, reader, least_bytes(workload) + extra, Mode.back_to_back, [offsets])
     assume(found is not None)
     assert found is not None
     names = tuple(map(str, range(workload.steps))), tuple(map(str, range(len(workload.tensors))))
-    made = document(found, workload, reader, *names)
+    made = memory_document(found, workload, reader, *names)
     assert_consistent(made)
     raw = made.model_dump(mode="json")
     early = [k for k, again in enumerate(raw["again"]) if again > k]
@@ -240,7 +240,7 @@ def test_no_address_at_all_beats_the_bound(workload: Workload, reader: Reader, e
     best = _optimum(workload, reader, budget)
     assert best >= isolated_ms(workload, reader, budget) * (1 - 1e-9)
     try:
-        planned = plan(workload, reader, budget)
+        planned = plan_streaming(workload, reader, budget)
     except (InfeasibleError, UndecidedError):  # the latter where alignment alone is in the way
         assert math.isinf(best)
     else:
@@ -278,11 +278,11 @@ def _optimum(workload: Workload, reader: Reader, budget: int) -> float:
 def test_the_gap_to_the_bound_is_small_on_published_networks(name: str, lanes: int, slower: int) -> None:
     workload = _NETWORKS[name]
     workload = Workload(workload.compute_ms * slower, workload.weight_bytes, workload.tensors, workload.weight_alignment)
-    known = least(workload).height
+    known = least_budget(workload).height
     assert known is not None
     gaps = {}
     for budget in [known, *(mib * _MIB for mib in (27, 35, 52, 108, 209, 269) if mib * _MIB > known)]:
-        planned = plan(workload, Reader(2.6e6, lanes), budget)
+        planned = plan_streaming(workload, Reader(2.6e6, lanes), budget)
         assert_sound(workload, planned.placement, _run(workload, Reader(2.6e6, lanes), planned), budget)
         gaps[budget // _MIB] = round(100 * planned.gap, 2)
     assert max(gaps.values()) <= 2.0, gaps
@@ -293,8 +293,8 @@ def test_plans_made_again_are_as_near_to_the_bound(name: str) -> None:
     workload, reader = _NETWORKS[name], Reader(2.6e6, 2)
     for mib, mode in itertools.product((30, 54, 108, 269), Mode):
         again, first = (
-            best(workload, reader, mib * _MIB, mode, [lowest(workload)], again=True),
-            plan(workload, reader, mib * _MIB, mode),
+            best(workload, reader, mib * _MIB, mode, [greedy_layout(workload)], again=True),
+            plan_streaming(workload, reader, mib * _MIB, mode),
         )
         assert again is not None
         assert_sound(workload, again.placement, _run(workload, reader, again), mib * _MIB)
@@ -304,7 +304,7 @@ def test_plans_made_again_are_as_near_to_the_bound(name: str) -> None:
 def test_what_fits_is_never_read_again() -> None:
     workload = _NETWORKS["resnet152"]
     everything = int(workload.weight_bytes.sum() + workload.live_bytes.max()) + 8 * _MIB
-    planned = plan(workload, Reader(2.6e6), everything, Mode.back_to_back)
+    planned = plan_streaming(workload, Reader(2.6e6), everything, Mode.back_to_back)
     assert planned.loaded_bytes == 0
     assert planned.predicted_ms == pytest.approx(workload.compute_ms.sum())
 
@@ -313,7 +313,7 @@ def test_what_fits_is_never_read_again() -> None:
 def test_back_to_back_keeps_what_fits_and_beats_algorithm_1(name: str) -> None:
     workload, reader = _NETWORKS[name], Reader(1.3e6, 2)
     for mib in (54, 108, 209):
-        planned = plan(workload, reader, mib * _MIB, Mode.back_to_back)
+        planned = plan_streaming(workload, reader, mib * _MIB, Mode.back_to_back)
         baseline = algorithm_1(workload, mib * _MIB)
         assert baseline is not None
         theirs = simulated(workload, reader, baseline, REPEATS).period_ms
@@ -326,8 +326,8 @@ def test_back_to_back_keeps_what_fits_and_beats_algorithm_1(name: str) -> None:
 @settings(_quick, max_examples=100)
 @given(workload=workloads(), reader=_readers, mode=st.sampled_from(Mode), more=st.integers(0, 10_000))
 def test_a_budget_is_used_no_further_than_there_is_to_keep(workload: Workload, reader: Reader, mode: Mode, more: int) -> None:
-    enough = enough_bytes(workload, lowest(workload))
-    planned = plan(workload, reader, enough + more, mode)
+    enough = enough_bytes(workload, greedy_layout(workload))
+    planned = plan_streaming(workload, reader, enough + more, mode)
     assert planned.placement.height <= enough
     assert planned.loaded_bytes == 0
     assert planned.predicted_ms == pytest.approx(_bound(workload, reader, enough + more, mode))
@@ -338,8 +338,8 @@ def test_a_budget_is_used_no_further_than_there_is_to_keep(workload: Workload, r
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_generous_budget_costs_no_memory_of_networks(name: str, mode: Mode) -> None:
     workload = _NETWORKS[name]
-    enough = enough_bytes(workload, lowest(workload))
-    planned = plan(workload, Reader(1e6), 4 * enough, mode)
+    enough = enough_bytes(workload, greedy_layout(workload))
+    planned = plan_streaming(workload, Reader(1e6), 4 * enough, mode)
     assert planned.placement.height <= enough
     assert planned.predicted_ms == pytest.approx(workload.compute_ms.sum())
 
@@ -349,7 +349,7 @@ def test_a_generous_budget_costs_no_memory_of_networks(name: str, mode: Mode) ->
 def test_a_search_for_layouts_is_sound_no_slower_and_finds_the_same_again(
     workload: Workload, reader: Reader, mode: Mode, extra: int
 ) -> None:
-    offsets = lowest(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
+    offsets = greedy_layout(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
     budget = least_bytes(workload) + extra
     first = best(workload, reader, budget, mode, [offsets])
     assume(first is not None)
@@ -370,8 +370,8 @@ def test_fewer_steps_to_count_from_bound_less(workload: Workload, reader: Reader
 def _made(mode: Mode = Mode.isolated) -> MemoryPlan:
     compute, weights = np.array([1.0, 2.0, 0.5, 1.0]), np.array([8, 0, 12, 8], dtype=np.int64)
     workload = Workload(compute, weights, buffers([0, 1, 2], [2, 3, 4], [4, 6, 4]), weight_alignment=2)
-    planned = plan(workload, Reader(10.0, 2), 24, mode)
-    return document(planned, workload, Reader(10.0, 2), ("a", "b", "c", "d"), ("x", "y", "z"))
+    planned = plan_streaming(workload, Reader(10.0, 2), 24, mode)
+    return memory_document(planned, workload, Reader(10.0, 2), ("a", "b", "c", "d"), ("x", "y", "z"))
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -10,7 +10,7 @@ import pytest
 
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Option, PairCosts, PairStep, in_sequence
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.eop import Matched, eop, fit, fitted, key_operators, pattern_match, tune
+from edgeplan.planning.partition.eop import Matched, eop, fitted_costs, fitted_pattern, key_operators, pattern_match, tune
 from edgeplan.planning.partition.planner import outcome
 
 SHARES = [k / 16 for k in range(1, 17)]
@@ -41,7 +41,7 @@ def test_patterns_are_told_apart(noise: float) -> None:
         "linear": 1 + 4 * x,
         "staircase": 1 + 2 * np.ceil(x / 0.25 - 1e-9),
     }.items():
-        found = fit(SHARES, (times * (1 + noise * rng.standard_normal(16))).tolist())
+        found = fitted_pattern(SHARES, (times * (1 + noise * rng.standard_normal(16))).tolist())
         assert found.name == name
         assert found.at(x) == pytest.approx(times, rel=0.05)
         if name == "staircase":
@@ -50,11 +50,11 @@ def test_patterns_are_told_apart(noise: float) -> None:
 
 @pytest.mark.parametrize(("points", "names"), [(1, {"constant"}), (2, {"constant"}), (3, {"constant", "linear"})])
 def test_patterns_of_more_parameters_than_samples_are_no_candidates(points: int, names: set[str]) -> None:
-    assert fit(SHARES[:points], [1.0, 2.0, 3.0][:points]).name in names
+    assert fitted_pattern(SHARES[:points], [1.0, 2.0, 3.0][:points]).name in names
 
 
 def test_a_share_of_nothing_takes_nothing_and_no_time_is_negative() -> None:
-    falling = fit([0.2, 0.4, 0.6, 0.8], [4.0, 3.0, 2.0, 1.0])
+    falling = fitted_pattern([0.2, 0.4, 0.6, 0.8], [4.0, 3.0, 2.0, 1.0])
     assert falling.at([0.0, 1.0]).tolist() == pytest.approx([0.0, 0.0])
     assert falling.at([2.0]).tolist() == [0.0]
 
@@ -67,7 +67,7 @@ def test_leaving_one_out_is_what_fitting_without_it_says() -> None:
         x, y = np.delete(SHARES, k), np.delete(t, k)
         slope, base = np.polyfit(x, y, 1)
         errors.append(t[k] - base - slope * SHARES[k])
-    found = fit(SHARES, t)
+    found = fitted_pattern(SHARES, t)
     if found.name == "linear":
         assert found.error_ms == pytest.approx(np.sqrt(np.mean(np.square(errors))))
     else:
@@ -177,7 +177,7 @@ def _step(name: str, noise: np.random.Generator | None, dimensions: tuple[str, .
 
 def test_times_without_noise_stay_as_they_are() -> None:
     costs = PairCosts("m", ("a", "b"), (_step("s", None, ("channels", "rows")),))
-    for before, after in zip(costs.steps[0].options, fitted(costs).steps[0].options, strict=True):
+    for before, after in zip(costs.steps[0].options, fitted_costs(costs).steps[0].options, strict=True):
         assert (after.kind, after.cpu_share, after.dimension) == (before.kind, before.cpu_share, before.dimension)
         assert after.cpu_ms == pytest.approx(before.cpu_ms, rel=1e-9)
         assert after.gpu_ms == pytest.approx(before.gpu_ms, rel=1e-9)
@@ -188,13 +188,13 @@ def test_what_a_plan_promises_is_nearer_to_the_truth() -> None:
     dimensions = ("channels", "rows", "batch")
     costs = PairCosts("m", ("a", "b"), tuple(_step(f"s{k}", noise, dimensions) for k in range(60)))
     true_ms = 60 * (1 + 9 * 0.5)  # halves are the best split
-    as_measured, as_fitted = (outcome(c).timeline.makespan_ms for c in (costs, fitted(costs)))
+    as_measured, as_fitted = (outcome(c).timeline.makespan_ms for c in (costs, fitted_costs(costs)))
     assert as_measured < true_ms, "the luckiest times"
     assert abs(as_fitted - true_ms) < abs(as_measured - true_ms)
 
 
 def test_a_step_that_one_processor_refuses_keeps_its_time() -> None:
     step = PairStep("s", (), (Option(CPU, 10.0, 0.0, 1.0), Option(SPLIT, 5.0, 6.0, 0.5, "rows")))
-    whole, split = fitted(PairCosts("m", ("a", "b"), (step,))).steps[0].options
+    whole, split = fitted_costs(PairCosts("m", ("a", "b"), (step,))).steps[0].options
     assert whole.cpu_ms == 10.0
     assert split.gpu_ms == pytest.approx(6.0)

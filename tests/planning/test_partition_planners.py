@@ -25,7 +25,7 @@ from edgeplan.planning.partition.costs import (
 )
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.eop import eop
-from edgeplan.planning.partition.planner import BASELINES, PartitionPlan, admitted, compared, plan, sequential
+from edgeplan.planning.partition.planner import BASELINES, PartitionPlan, admitted, compared, plan, sequential_plan
 
 Operator = dict[str, Any]
 
@@ -104,10 +104,10 @@ def test_what_only_one_processor_can_run_is_part_of_the_other_ones_plan() -> Non
 
 def test_where_outputs_must_be_moved_few_states_still_bound() -> None:
     costs = admitted(ladder(300, 1, reach=14).costs(mb_per_ms=1.0))
-    found = sequential(costs)
+    found = sequential_plan(costs)
     assert found.lower_bound_ms <= found.makespan_ms
     assert in_sequence(costs, found.choice).makespan_ms == pytest.approx(found.makespan_ms)
-    shared = sequential(admitted(ladder(300, 1, reach=14).costs()))
+    shared = sequential_plan(admitted(ladder(300, 1, reach=14).costs()))
     assert shared.makespan_ms == shared.lower_bound_ms <= found.makespan_ms
 
 
@@ -222,7 +222,7 @@ def test_a_plan_is_never_slower_than_the_better_processor_nor_than_its_simulatio
     made = plan(costs)
     assert made.makespan_ms <= better_single(costs)[1] + 1e-9
     assert in_sequence(costs, choice_of(costs, made)).makespan_ms == pytest.approx(made.makespan_ms)
-    assert sequential(admitted(costs)).makespan_ms == pytest.approx(made.makespan_ms)
+    assert sequential_plan(admitted(costs)).makespan_ms == pytest.approx(made.makespan_ms)
 
 
 @_quick

@@ -24,8 +24,8 @@ from shipped_params import PARAMS_FILE
 import edgeplan
 from doubles import QueueProcessor
 from edgeplan import plan_partition
-from edgeplan.chapters.partition.learning.predictors import save
-from edgeplan.chapters.partition.learning.training import train
+from edgeplan.chapters.partition.learning.predictors import save_pair_predictors
+from edgeplan.chapters.partition.learning.training import train_pair
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples, write_pool
@@ -361,9 +361,9 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
         assert set(sampled.frame.loc[sampled.frame["kind"] == "conv", "gpu_implementation"]) == {"tiny.conv"}
         about = {"pair": pair.name, "fingerprint": fingerprint(), "versions": both.versions}
         about |= {"handshake_us": {str(both.synchronisation): 1.0}, "anchors_us": sampled.anchors_us}
-    trained = train(sampled.frame, dispatcher, about, trials=1, test_share=0.2, seed=1)
+    trained = train_pair(sampled.frame, dispatcher, about, trials=1, test_share=0.2, seed=1)
     assert "dispatch.elements" in set(trained.importance["feature"])
-    save(trained.predictors, workspace / "results/pair-tiny/partition/predictors")
+    save_pair_predictors(trained.predictors, workspace / "results/pair-tiny/partition/predictors")
     model = save_onnx(squeezenet(), workspace / "model.onnx")
     planned = plan_partition(model, workspace / "plan", "pair-tiny", costs="predicted")
     assert planned.plan.processors[1] == "tiny"

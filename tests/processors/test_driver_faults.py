@@ -22,7 +22,7 @@ from edgeplan.cuda import driver
 from edgeplan.cuda.driver import Driver, GpuContext, Modules, translated
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
-from edgeplan.opencl.building import variant
+from edgeplan.opencl.building import program_source
 from edgeplan.opencl.launch import Launch
 from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.processors.cuda import CudaOptions, CudaProcessor
@@ -395,7 +395,7 @@ def test_sources_are_cuda_too(monkeypatch: pytest.MonkeyPatch, source: str) -> N
     found = _driver(monkeypatch)
     found.nvrtc = nvrtc
     asked = translated(source, (("B", 16), ("V", 4), ("R", 4), ("N", 1), ("GP", 64), ("GC", 64)))
-    assert asked.text.endswith(variant(source, ()).text)
+    assert asked.text.endswith(program_source(source, ()).text)
     assert found.compiled(asked.name, asked.text, ["--gpu-architecture=sm_90", *asked.options])
     with pytest.raises(DeviceError, match="NVRTC cannot compile the kernel broken"):
         found.compiled("broken", "__kernel", [])

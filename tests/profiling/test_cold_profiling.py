@@ -20,7 +20,7 @@ from executed_nodes import CACHE, samples
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
 from edgeplan.chapters.cold_start import api
-from edgeplan.chapters.cold_start.planners.registry import plan
+from edgeplan.chapters.cold_start.planners.registry import plan_start
 from edgeplan.cli.cold_start import noise_line
 from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
@@ -41,7 +41,7 @@ from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.profiles import kernel_of, once_ms
 from edgeplan.profiling.rounds import Sample, undisturbed
 from edgeplan.profiling.settings import FAST, Cores, ProfileSettings
-from edgeplan.profiling.store import Constants, ProfileStore, Row, alternatives, identity, read_rows
+from edgeplan.profiling.store import Constants, ProfileStore, Row, alternatives, identity, read_profiled
 from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, LIKELY
@@ -86,7 +86,7 @@ def test_profiles_are_complete(measured: tuple[Path, tuple[Profile, ...], Path])
 
 def test_equal_steps_share_their_rows(measured: tuple[Path, tuple[Profile, ...], Path]) -> None:
     _, profiles, rows = measured
-    found = [row for path in rows.glob("*.parquet") for row in read_rows(path)]
+    found = [row for path in rows.glob("*.parquet") for row in read_profiled(path)]
     assert len({(row.signature, row.implementation) for row in found}) == len(found)
     for profile in profiles:
         first, second = ({(c.implementation, c.source): c for c in profile.layers[k].candidates} for k in (1, 2))
@@ -119,7 +119,7 @@ def test_other_settings_are_other_rows(dnnl: Dnnl, measured: tuple[Path, tuple[P
 def test_plans_from_a_profile_fit(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], planner: str) -> None:
     model, profiles, _ = measured
     target = target_of(model, dnnl, len(cores().big))
-    planned = plan(profiles, planner, target)
+    planned = plan_start(profiles, planner, target)
     check_fits(planned, target, tuple(s.name for s in lower(tiny()).steps))
     assert planned.makespan_ms >= planned.lower_bound_ms > 0
     with pytest.raises(FormatError, match="isa"):
@@ -140,7 +140,7 @@ def test_a_damaged_row_file_is_refused(
 def test_a_foreign_row_file_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
     with pytest.raises(FormatError, match="format version none"):
-        read_rows(tmp_path / "x.parquet")
+        read_profiled(tmp_path / "x.parquet")
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_predicted_profiles(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...
     }
     assert max(t for name, t in times.items() if "@" not in name) < min(t for name, t in times.items() if "@" in name)
     target = target_of(model, dnnl, len(cores().big))
-    planned = plan(found, "optimal", target, costs="predicted")
+    planned = plan_start(found, "optimal", target, costs="predicted")
     assert planned.costs == "predicted"
     check_fits(planned, target, tuple(layer.name for layer in found[0].layers))
 
@@ -383,7 +383,7 @@ def test_noise_ends_with_a_plan_that_states_it(
 ) -> None:
     model, profiles, _, _ = noisy
     assert all(profile.noise == 1.0 for profile in profiles)
-    made = plan(profiles, "optimal", target_of(model, dnnl, len(cores().big)))
+    made = plan_start(profiles, "optimal", target_of(model, dnnl, len(cores().big)))
     assert made.noise == 1.0
     assert noise_line(made.model_copy(update={"others": 0.0})).startswith("100.0 %")
     assert plan_of(plan_text(made), "here") == made

@@ -40,8 +40,8 @@ from edgeplan.reporting.page import (
     ChapterPage,
     bar_lines,
     make_cards,
+    origin_of,
     read_chapter,
-    rows_of,
     with_texts,
     write_chapter,
 )
@@ -242,7 +242,7 @@ def test_remarks_are_shown_for_the_rows_that_they_are_about(
 ) -> None:
     (tmp_path / "dev.md").write_text("Rows: aa c1 c2\n\nOne.\n\nTwo\nlines.\n")
     known = {} if fingerprint is None else {"fingerprint": fingerprint, "commits": commits}
-    found = remarks_of(tmp_path, "dev", rows_of(known))
+    found = remarks_of(tmp_path, "dev", origin_of(known))
     assert (found == ["One.", "Two\nlines."]) is shown
     assert shown or (len(found) == 1 and "machine aa" in found[0])
 
@@ -258,7 +258,7 @@ def test_a_text_that_names_no_rows_is_about_all(tmp_path: Path) -> None:
 def test_the_committed_texts_are_about_the_committed_rows(device: str) -> None:
     root = Path(__file__).parents[2]
     found = remarks_of(
-        root / "docs/remarks", device, rows_of(read_document(root / "results" / device / "evaluation/environment.json"))
+        root / "docs/remarks", device, origin_of(read_document(root / "results" / device / "evaluation/environment.json"))
     )
     assert len(found) > 1
 

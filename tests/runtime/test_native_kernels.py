@@ -41,7 +41,7 @@ def test_the_library_has_the_kernels_that_are_listed() -> None:
 def test_what_is_no_kernel_is_named() -> None:
     for name in ("nonsense", "erf_int8", "erf_", ""):
         with pytest.raises(DeviceError, match=f"no kernel '{name}'"):
-            kernels.load([name])
+            kernels.kernel_addresses([name])
 
 
 def test_the_library_knows_blocks_and_lists_of_numbers_as_planning_does() -> None:
@@ -63,7 +63,7 @@ def _computed(kernel: str, written: str, *operands: _Array) -> _Array:
     strides = [tuple(step // one.itemsize for step in one.strides) for one in places]
     block = np.array(blocks.strided(shape, strides, [one.dtype.name for one in places]), np.int64)
     at = np.array([one.ctypes.data for one in places], np.int64)
-    assert kernels.function(kernel)(block.ctypes.data, None, len(places), at.ctypes.data) == 0
+    assert kernels.kernel_function(kernel)(block.ctypes.data, None, len(places), at.ctypes.data) == 0
     return y
 
 
@@ -301,7 +301,7 @@ def _run(kernel: str, block: Block, sizes: list[int], rng: np.random.Generator) 
         ctypes.memmove(one.address, (rng.bytes(size) if rng.random() < 0.3 else whole.tobytes()[:size]), size)
     words = (_WORD * len(block))(*block)
     at = (_WORD * len(operands))(*(one.address for one in operands))
-    kernels.function(kernel)(ctypes.addressof(words), None, len(operands), ctypes.addressof(at))
+    kernels.kernel_function(kernel)(ctypes.addressof(words), None, len(operands), ctypes.addressof(at))
 
 
 def _mutated(block: Block, rng: np.random.Generator) -> Block:

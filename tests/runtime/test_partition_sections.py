@@ -28,8 +28,8 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Assignment, Split, partition, program_of
-from edgeplan.runtime.partitioned.sections import Cut, Dimension, Extent, cut, extent, why_not_split
+from edgeplan.runtime.partitioned.program import Assignment, Split, partition, partitioned_program
+from edgeplan.runtime.partitioned.sections import Cut, Dimension, Extent, cut_sections, extent, why_not_cut
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.transform import values_of
@@ -107,7 +107,7 @@ def test_rows_of_any_window(
 def _reasons(workload: Workload, tmp_path: Path, dimension: Dimension, home: str = BLOCKED) -> Counter[str]:
     lowered = Saved(workload, tmp_path).lowered
     layouts = activation_layouts(lowered, home)
-    return Counter(f"{s.kind}: {why_not_split(lowered, layouts, _BLOCK, s, dimension)}" for s in lowered.steps)
+    return Counter(f"{s.kind}: {why_not_cut(lowered, layouts, _BLOCK, s, dimension)}" for s in lowered.steps)
 
 
 def test_what_cannot_be_cut_is_said_in_words(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_a_product_is_never_cut_along_what_it_sums_over(tmp_path: Path) -> None:
     for step in model.lowered.steps:
         if step.kind == "matmul":
             for dimension in (Dimension.batch, Dimension.rows, Dimension.channels):
-                if why_not_split(model.lowered, layouts, _BLOCK, step, dimension):
+                if why_not_cut(model.lowered, layouts, _BLOCK, step, dimension):
                     continue
                 end = extent(model.lowered, _BLOCK, step, dimension).nearest(0.5)
                 cuts = [Cut(dimension, (end,)) if s is step else None for s in model.lowered.steps]
-                made = cut(model.lowered, layouts, _BLOCK, cuts)
+                made = cut_sections(model.lowered, layouts, _BLOCK, cuts)
                 parts = [s for s in made.ranged.lowered.steps if s.name.startswith(f"{step.name}[")]
                 summed = {s.sizes("read_0")[len(s.sizes("read_0")) // 2 - 1] for s in parts if "read_0" in s.settings}
                 assert len(parts) == 2
@@ -275,7 +275,7 @@ def test_parts_of_weights_are_read_from_the_file(dnnl: Dnnl, model: Path) -> Non
     found = partition(lowered, activation_layouts(lowered, BLOCKED), block, assignments)
     axes = {"kernel": 0, "factor": 1, "summand": 0, "stored": 1, "transposed": 0, "bias": 1}
     seen = set()
-    with Executable(dnnl, program_of(dnnl, found, model), model.parent) as executable:
+    with Executable(dnnl, partitioned_program(dnnl, found, model), model.parent) as executable:
         for index, step in enumerate(found.ranged.lowered.steps):
             for role, values in executable.read(index).items():
                 part = found.ranged.weights[step.weights[role]]
@@ -291,7 +291,7 @@ def test_parts_of_weights_are_read_from_the_file(dnnl: Dnnl, model: Path) -> Non
 def test_streamed_parts_of_factors_are_of_their_channels(dnnl: Dnnl, model: Path) -> None:
     """Also where they have an axis before that of the channels."""
     lowered = lower(load_onnx(model))
-    found = ranges.cut(lowered, activation_layouts(lowered, BLOCKED), 8, lambda _: 1)
+    found = ranges.cut_ranges(lowered, activation_layouts(lowered, BLOCKED), 8, lambda _: 1)
     parts = [part for part in found.weights.values() if part.whole == "factor"]
     assert [(part.axis, part.start, part.stop) for part in parts] == [(1, 8 * k, 8 * k + 8) for k in range(5)]
     assert dnnl.info.block in (8, 16)

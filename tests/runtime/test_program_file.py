@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from edgeplan.errors import FormatError
 from edgeplan.runtime import loops, program_file
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.loops import Loop, array, function_address
+from edgeplan.runtime.loops import Loop, function_address, zero_words
 from edgeplan.runtime.program_file import (
     FACTS,
     HEADER,
@@ -288,7 +288,7 @@ def test_a_team_stays_awake_until_its_next_step_and_not_beyond() -> None:
     """While the other lane takes its time the host's threads are called again and again; at the end they may sleep."""
     library, called = ctypes.CDLL(None), list[int]()
     together = ctypes.CFUNCTYPE(ctypes.c_long, *(ctypes.c_long,) * 4)(lambda *_: called.append(other[0]) or 0)
-    counters, items = array(2), array(loops.ITEM_WORDS)
+    counters, items = zero_words(2), zero_words(loops.ITEM_WORDS)
     own, other = counters, (ctypes.c_long * 1).from_buffer(counters, loops.WORD)
     step = (ctypes.c_long * loops.CALL_WORDS)(function_address(library.labs), 0, 0, ctypes.addressof(counters))
     items[loops.FIRST], items[loops.END] = ctypes.addressof(step), ctypes.addressof(step) + ctypes.sizeof(step)

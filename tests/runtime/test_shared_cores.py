@@ -19,7 +19,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.job import RunJob
-from edgeplan.measurement.process.starts import prepared, run_cold
+from edgeplan.measurement.process.starts import prepared_plan, run_cold
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.native_session import open_session
@@ -104,7 +104,7 @@ def test_lanes_of_short_steps_end_beside_busy_loops(
 @pytest.mark.slow  # it times: `make bench` runs it
 def test_warm_runs_beside_a_busy_loop_take_their_share(squeezenet: Path, cores: list[int]) -> None:
     """Processes in turn, so that what else the machine does falls on both; the test is of an order of magnitude."""
-    artefact, inputs = prepared(squeezenet).artefact, {"input": (1, 3, 224, 224)}
+    artefact, inputs = prepared_plan(squeezenet).artefact, {"input": (1, 3, 224, 224)}
     given = {"setting": "edgeplan", "threads": 2, "cpus": cores, "artefact": artefact, "inputs": inputs}
     job = RunJob.model_validate(given | {"state": "cached", "warm_runs": 15})
     free, loaded = list[float](), list[float]()

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from streamed_models import MODELS, Streamed, outputs_of, ran, streamed
 
 from depth import MANY, by_day, examples
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import InfeasibleError, ModelError
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import least_bytes
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def require_right(found: Streamed, outputs: Mapping[str, bytes]) -> None:
     """Outputs are ONNX Runtime's but for rounding."""
-    for name, expected in reference_outputs(found.model, found.inputs).items():
+    for name, expected in onnxruntime_reference(found.model, found.inputs).items():
         difference = np.abs(outputs_of(outputs, found)[name] - expected).max()
         assert difference <= _ARE_CLOSE * np.abs(expected).max(), name
 
@@ -68,7 +68,7 @@ def test_rows_of_a_table_are_read_from_the_file_as_their_indices_say(dnnl: Dnnl,
     with found.session(dnnl, found.planned(table.size, Mode.back_to_back)) as session:
         for tokens in ([522, 0, 77, 522, 1], [-1, -523, 77, -446, 5]):
             inputs = {"input_ids": np.array([tokens], dtype=np.int64)}
-            expected = reference_outputs(found.model, inputs)["logits"]
+            expected = onnxruntime_reference(found.model, inputs)["logits"]
             given = session.run(inputs)["logits"]
             assert np.abs(given - expected).max() <= _ARE_CLOSE * np.abs(expected).max()
         for outside in (523, -524):

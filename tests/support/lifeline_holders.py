@@ -44,10 +44,10 @@ def cold_start(folder: Path) -> None:
 
 def forked(folder: Path) -> None:
     """A plan's, in a child of a process that has imported everything."""
-    from edgeplan.measurement.process.starts import Forks, prepared
+    from edgeplan.measurement.process.starts import Forks, prepared_plan
 
     with Forks() as forks:
-        own = {"setting": "edgeplan", "artefact": prepared(folder / PLAN).artefact}
+        own = {"setting": "edgeplan", "artefact": prepared_plan(folder / PLAN).artefact}
         forks.run_cold(_cold_job(folder).model_copy(update=own))
 
 

@@ -20,7 +20,7 @@ from edgeplan.measurement import others
 from edgeplan.measurement.others import timed_runs
 from edgeplan.support import cpus
 from edgeplan.support.cpus import busy_ticks, least_loaded, others_load, pin_threads
-from edgeplan.support.subprocesses import environment
+from edgeplan.support.subprocesses import child_environment
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -95,7 +95,7 @@ def _given(code: str, given: set[int], group: Path | None = None) -> list[str]:
 
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment(),
+        env=child_environment(),
         preexec_fn=enter,
         capture_output=True,
         text=True,

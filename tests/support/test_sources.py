@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.cold_start.measuring import planning
-from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, plan_version
+from edgeplan.chapters.cold_start.measuring import artefacts
+from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, run_key
 from edgeplan.chapters.cold_start.stages import cold_start as stage
 from edgeplan.chapters.cold_start.stages.cold_start import CHECK_COLUMNS, check_key
@@ -75,7 +75,7 @@ def _as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the protocols by which the shipped rows were measured."""
     known = registry.engine_protocol
     monkeypatch.setattr(registry, "engine_protocol", lambda face, engine: earliest(known(face, engine)))
-    for module, name in ((store, "PROTOCOL"), (planning, "RUNTIME"), (stage, "RUNTIME")):
+    for module, name in ((store, "PROTOCOL"), (artefacts, "RUNTIME"), (stage, "RUNTIME")):
         monkeypatch.setattr(module, name, earliest(getattr(module, name)))
 
 
@@ -109,7 +109,7 @@ def cold_keys(made: dict[str, Plan]) -> Iterator[tuple[str, str]]:
         if run.setting.startswith("edgeplan"):
             variant = PLANS["edgeplan"] if variant.startswith("load-") else variant
             plan = made[f"{model}-{variant or PLANS[run.setting]}-{run.threads}"]
-            version = plan_version(plan, plan.library_version)
+            version = artefacts.plan_version(plan, plan.library_version)
         for cpus in ((), (0, 1)) if uneven or not run.setting else ((0, 1),):
             settings = ColdSettings(cpus=cpus, warm_runs=s.warm_runs, seed=PARAMS.seed)
             yield record["key"], run_key(run, machine, digests[model], version, settings)
@@ -158,7 +158,7 @@ def test_every_engine_has_protocols(engine: str) -> None:
 
 
 def test_names_of_engines_protocols_are_each_used_once() -> None:
-    faces = [(face, name) for name in registry._OWN for face in registry._own()[name].protocols]
+    faces = [(face, name) for name, known in registry._own().items() for face in known.protocols]
     names = [name for face, engine in faces for name in engine_protocol(face, engine).readable]
     assert len(names) == len(set(names))
 

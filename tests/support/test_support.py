@@ -123,12 +123,12 @@ import numpy as np
 from executed_nodes import CACHE, drawn, samples
 from edgeplan.predictors.nodes.learner import learn
 from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import save
+from edgeplan.predictors.nodes.storing import save_predictor
 from edgeplan.predictors.nodes.predictor import Relation, Trust
 from edgeplan.predictors.settings import TrainingSettings
 rng = np.random.default_rng(1)
 kernels = learn(samples(drawn(rng, 300), rng=rng), CACHE, TrainingSettings(trials=0))
-save(NodePredictor(kernels, Relation(call_us=1.0), Trust()), Path(sys.argv[2]))
+save_predictor(NodePredictor(kernels, Relation(call_us=1.0), Trust()), Path(sys.argv[2]))
 """
 
 

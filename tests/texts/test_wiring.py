@@ -15,7 +15,7 @@ import yaml
 
 from edgeplan.chapters.base import Stage, covered
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, Params, load_params, parts_of_report, rebuilt
-from edgeplan.chapters.running import arguments
+from edgeplan.chapters.running import stage_arguments
 from edgeplan.chapters.wiring import written
 from edgeplan.engines import description
 from edgeplan.errors import ParamsError
@@ -50,11 +50,11 @@ def test_pages_and_schemas_are_current() -> None:
 
 @pytest.mark.parametrize("stage", STAGES, ids=NAMES)
 def test_a_function_gets_all_that_it_asks_for_and_nothing_twice(stage: Stage) -> None:
-    function = description.imported(stage.function)
+    function = description.named_object(stage.function)
     asked = inspect.signature(function).parameters
     paths = {**stage.inputs, **stage.outputs, **stage.folders}
     wildcards = {name: name for name in stage.targets.wildcards} if stage.targets else {}
-    given = arguments(function, load_params(ROOT / "params.yaml"), stage.params, paths, wildcards)
+    given = stage_arguments(function, load_params(ROOT / "params.yaml"), stage.params, paths, wildcards)
     assert given.keys() >= {name for name, one in asked.items() if one.default is one.empty}
     groups = (stage.folders, stage.inputs, stage.outputs)
     twice = [name for name in asked if name not in stage.folders and sum(name in group for group in groups) > 1]
@@ -65,7 +65,7 @@ def test_a_stage_that_lacks_an_argument_is_told() -> None:
     def function(params: object, rows: Path) -> None: ...
 
     with pytest.raises(ParamsError, match="declares no 'rows'"):
-        arguments(function, load_params(ROOT / "params.yaml"), (), {}, {})
+        stage_arguments(function, load_params(ROOT / "params.yaml"), (), {}, {})
 
 
 def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_depends_on() -> None:
@@ -88,7 +88,7 @@ def _paths(entries: list[str | dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("stage", STAGES, ids=NAMES)
 def test_code_of_a_stage_reads_no_other_params(stage: Stage) -> None:
-    source = Path(inspect.getsourcefile(description.imported(stage.function)) or "").read_text()
+    source = Path(inspect.getsourcefile(description.named_object(stage.function)) or "").read_text()
     read = set(re.findall(r"\bparams\.(\w+)", source)) & set(Params.model_fields)
     assert read <= set(stage.params)
 
@@ -133,11 +133,11 @@ def test_chapters_have_the_same_names_and_registries() -> None:
         assert {path.name for path in folder.iterdir()} >= {"chapter.py", "settings.py", "stages", "evaluation"}
         assert (folder / "paper.py").is_file() == (chapter.paper != "none")
         for registry in (chapter.tables, chapter.figures):
-            assert all(shown.title for shown in description.imported(registry).values())
+            assert all(shown.title for shown in description.named_object(registry).values())
         for kind, registry in (("tables", chapter.tables), ("figures", chapter.figures)):
             captions = folder / "captions" / kind
-            assert {path.stem for path in captions.iterdir()} == set(description.imported(registry))
-            assert all(caption(captions, shown) for shown in description.imported(registry))
+            assert {path.stem for path in captions.iterdir()} == set(description.named_object(registry))
+            assert all(caption(captions, shown) for shown in description.named_object(registry))
 
 
 _INSTALLED = {"dvc", "snakemake", "lightgbm", "onnxruntime", "openvino", "setuptools"}

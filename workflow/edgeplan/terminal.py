@@ -74,7 +74,7 @@ def formatter() -> logging.Formatter:
     return _Escaping("%(message)s")
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Make the streams take any text in any locale, and warnings of the library escape what they name."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
@@ -91,7 +91,7 @@ def prepare() -> None:
             told.propagate = False
 
 
-def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:
+def flush_failure(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:
     """Flush the output; return None if it took all, or a message ("" for a reader that left early) and an exit code.
 
     Where something could not be written (`suspected`), what was being printed is not tried again, so a line end is.

@@ -24,7 +24,7 @@ import onnxruntime
 import pandas as pd
 
 import edgeplan
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import random_inputs
@@ -117,7 +117,7 @@ def ways_of(model: str, work: Path) -> list[Way]:
     for name, setting in (("optimised", "onnxruntime-optimised"), ("mapped", "onnxruntime-mapped")):
         stocks[name].mkdir(exist_ok=True)
         made[name] = stock.prepared(setting, path, stock.inputs_of(path), stocks[name], THREADS)
-    expected = reference_outputs(path, values)
+    expected = onnxruntime_reference(path, values)
     (folder / "expected.bin").write_bytes(b"".join(value.tobytes() for value in expected.values()))
     runner = folder / "ort_start"
     if not runner.is_file():

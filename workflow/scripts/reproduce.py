@@ -22,7 +22,7 @@ from edgeplan.chapters.running import ERROR, PARAMS
 from edgeplan.errors import EdgeplanError
 from edgeplan.report.stage import summary
 from edgeplan.support import lifeline, termination
-from edgeplan.support.subprocesses import environment, module_command, program_command, run
+from edgeplan.support.subprocesses import child_environment, module_command, program_command, run
 
 #: The page of the run, written last.
 _PAGE = Path("results/report.html")
@@ -79,7 +79,7 @@ def _without_what_is_not_here(device: str, command: Sequence[str]) -> list[str]:
 
 def _code_of(command: Sequence[str]) -> int:
     """Run a command, which ends with this process; SIGTERM and the end of `make` end what it runs first."""
-    process = subprocess.Popen(program_command(*command), env=environment())  # noqa: S603  no shell
+    process = subprocess.Popen(program_command(*command), env=child_environment())  # noqa: S603  no shell
     try:
         code = process.wait()
     except (SystemExit, KeyboardInterrupt):

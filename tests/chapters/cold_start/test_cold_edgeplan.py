@@ -12,14 +12,14 @@ import pytest
 
 from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, measure
+from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, measure_runs
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.job import PrepareJob, RunJob
-from edgeplan.measurement.process.starts import prepare_offline, prepared, run_cold
+from edgeplan.measurement.process.starts import prepare_offline, prepared_plan, run_cold
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.native_session import open_session
@@ -63,16 +63,16 @@ def own(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> Path:
 
 def test_a_plan_is_measured_beside_the_others(folder: Path, model: Path, tmp_path: Path) -> None:
     knobs = ColdSettings(settings=("edgeplan",), threads=(2,), repeats=1, warm_runs=2)
-    ready = {("small", "edgeplan", 2): prepared(folder)}
+    ready = {("small", "edgeplan", 2): prepared_plan(folder)}
     models = [ColdModel("small", model, INPUTS)]
-    runs = measure(models, knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j.jsonl", ready=ready).runs
+    runs = measure_runs(models, knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j.jsonl", ready=ready).runs
     assert runs["reason"].tolist() == [""] * 2
     assert (runs["output_error"] < 1e-4).all()
 
 
 @pytest.mark.parametrize("setting", by_day(["edgeplan-fixed", "edgeplan-continuous"]))
 def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
-    artefact = prepared(folder).artefact
+    artefact = prepared_plan(folder).artefact
     values = {"threads": 2, "artefact": artefact, "inputs": INPUTS, "state": "cached", "warm_runs": 3}
     plain, other = (run_cold(RunJob.model_validate(values | {"setting": name})) for name in ("edgeplan", setting))
     assert (other.reason, len(other.warm_ms)) == ("", 3)
@@ -81,7 +81,7 @@ def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
 
 def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path) -> None:
     """What is not named would stay in memory where the page cache is said to be evicted."""
-    named = set(prepared(folder).artefact.files)
+    named = set(prepared_plan(folder).artefact.files)
     with open_session(folder) as session:
         session.run(random_inputs(_graph()))
         held = {Path(place) for place in map(os.path.realpath, Path("/proc/self/fd").iterdir())}
@@ -92,7 +92,7 @@ def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path) -> None:
 
 
 def test_stages_are_told(folder: Path) -> None:
-    artefact = prepared(folder).artefact
+    artefact = prepared_plan(folder).artefact
     job = RunJob.model_validate(
         {"setting": "edgeplan", "threads": 2, "artefact": artefact, "inputs": INPUTS, "state": "cached"}
     )
@@ -103,7 +103,7 @@ def test_stages_are_told(folder: Path) -> None:
 
 
 def test_a_run_without_its_cache_does_not_count(own: Path) -> None:
-    artefact = prepared(own).artefact
+    artefact = prepared_plan(own).artefact
     cache = own / "weights.cache"
     content = bytearray(cache.read_bytes())
     content[-5000] ^= 1
@@ -120,7 +120,7 @@ def test_a_run_without_its_cache_does_not_count(own: Path) -> None:
 
 
 def test_a_run_of_another_model_says_so(own: Path, tmp_path: Path) -> None:
-    artefact = prepared(own).artefact
+    artefact = prepared_plan(own).artefact
     assert artefact is not None
     job = RunJob(setting="edgeplan", threads=2, artefact=artefact, inputs=INPUTS, state="cached")
     assert run_cold(job).cold_ms is not None
@@ -137,7 +137,7 @@ def test_plans_are_not_made_by_the_worker(model: Path, tmp_path: Path) -> None:
 def test_versions_follow_the_plan(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path) -> None:
     graph = _graph()
     one, other = (
-        prepared(build_plan_folder(dnnl, model, planned(model, graph, widen_from=w), tmp_path / str(w))) for w in (0, 5)
+        prepared_plan(build_plan_folder(dnnl, model, planned(model, graph, widen_from=w), tmp_path / str(w))) for w in (0, 5)
     )
     assert one.engine_version != other.engine_version
 

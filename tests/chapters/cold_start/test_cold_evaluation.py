@@ -154,10 +154,10 @@ def test_warm_figures_are_of_the_plan_for_it(e: ColdEvidence) -> None:
 def test_gaps_of_all_plans_with_a_proof_count(e: ColdEvidence) -> None:
     """From predicted costs, too; what heuristics and the ablation make is far from the bound on purpose."""
     far = e.plans.assign(makespan_ms=e.plans["makespan_ms"].where(e.plans["plan"] != "predicted", 20.0))
-    assert metrics.plan_gap_max(replace(e, plans=far)) == pytest.approx(20 / 9 - 1)
+    assert metrics.largest_plan_gap(replace(e, plans=far)) == pytest.approx(20 / 9 - 1)
     rest = e.plans[~e.plans["planner"].isin(["optimal", "evicted"])]
     assert len(rest)
-    assert math.isnan(metrics.plan_gap_max(replace(e, plans=rest)))
+    assert math.isnan(metrics.largest_plan_gap(replace(e, plans=rest)))
 
 
 def test_every_table_is_made(tables: dict[str, pd.DataFrame]) -> None:
@@ -191,7 +191,7 @@ def test_the_first_table_is_the_best_stock_setting_against_our_plan(e: ColdEvide
     assert table.loc[("cached", "all 2 models, mean"), "speedup"] == pytest.approx(2)
     assert table.loc[("cached", "squeezenet"), ["speedup", "best_stock"]].tolist() == [2, "ONNX Runtime, optimised"]
     assert table.loc[("evicted", "shufflenetv2"), "speedup"] == pytest.approx(54 / 33.5)
-    assert "2.00 (95 %: 2.00 to 2.00) with the page cache warm, slower on none of 2 models" in page.beside(e)
+    assert "2.00 (95 %: 2.00 to 2.00) with the page cache warm, slower on none of 2 models" in page.beside_stock(e)
 
 
 def test_figures_of_the_paper_cover_the_models() -> None:
@@ -243,9 +243,9 @@ def test_verdicts_follow_the_bars(figures: dict[str, float]) -> None:
 
 def test_a_start_that_beats_its_bound_breaks_the_bound_not_the_bar(e: ColdEvidence, tables: dict[str, pd.DataFrame]) -> None:
     key, title = "cold.over_work_bound_cached", "cold over the work bound, page cache warm"
-    usual = page.findings(e, tables, {key: 1.2})
+    usual = page.cold_findings(e, tables, {key: 1.2})
     for value, verdict in ((0.89, "miss"), (1.2, "pass"), (1.4, "miss")):
         (line,) = (line for line in bar_lines(metrics.BARS, {key: value}) if line.title == title)
         assert (line.verdict, line.bar) == (verdict, ">= 1 and <= 1.3")
-    assert len(set(page.findings(e, tables, {key: 0.89})) - set(usual)) == 1
-    assert set(page.findings(e, tables, {key: 1.4})) <= set(usual)
+    assert len(set(page.cold_findings(e, tables, {key: 0.89})) - set(usual)) == 1
+    assert set(page.cold_findings(e, tables, {key: 1.4})) <= set(usual)

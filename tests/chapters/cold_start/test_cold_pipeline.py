@@ -149,7 +149,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
         runs = pd.DataFrame({"model": [models[0].name], "setting": [knobs.settings[0]]})
         return ColdResults(runs, pd.DataFrame({"model": ["m"], "mb_per_s": [1.0]}))
 
-    monkeypatch.setattr(cold_runs, "measure", measure)
+    monkeypatch.setattr(cold_runs, "measure_runs", measure)
     s = load_params(PARAMS_FILE).cold_start.model_copy(update={"load_percents": (25,), "repeats": 5, "further_repeats": 3})
     made = {("m", name, 2): PrepareResult(reason=name) for name in ("optimal", "nnv12", "K")}
     made["m", "asymmetric", 1] = PrepareResult(reason="")

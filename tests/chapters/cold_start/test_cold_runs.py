@@ -17,12 +17,12 @@ from edgeplan.chapters.cold_start.measuring.runs import (
     ColdSettings,
     ExtraRun,
     PlannedRun,
-    measure,
+    measure_runs,
     plan_runs,
     result_frame,
 )
 from edgeplan.engines.cold import Artefact
-from edgeplan.engines.description import imported
+from edgeplan.engines.description import named_object
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -76,7 +76,7 @@ def test_unknown_settings_are_named() -> None:
 def test_every_setting_names_a_program_and_what_prepares_it() -> None:
     for found in SETTINGS.values():
         assert found.program.is_file()
-        assert callable(imported(found.prepare))
+        assert callable(named_object(found.prepare))
 
 
 REFERENCES = {"compute_us": 300.0, "bandwidth_us": 400.0}
@@ -156,7 +156,7 @@ def test_a_run_whose_pages_went_is_made_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(starts, "run_cold", run_cold)
     monkeypatch.setattr("edgeplan.measurement.process.interference.together_us", lambda *_: 300.0)
     knobs = ColdSettings(settings=("onnxruntime",), threads=(1,), states=("cached",), repeats=1)
-    found = measure([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
+    found = measure_runs([ColdModel("m", model, {"x": (1,)})], knobs, Store(), tmp_path / "runs.jsonl")  # type: ignore[arg-type]
     assert found.runs[["cold_ms", "reason"]].to_numpy().tolist() == [[3.0, ""]]
     assert made == [300.0] * 3
 
@@ -174,19 +174,19 @@ def test_beyond_the_budget_only_what_must_be_is_prepared_and_run(tmp_path: Path,
     def must(run: PlannedRun) -> bool:
         return (run.setting, run.repeat) == ("onnxruntime", 0)
 
-    found = measure([model], knobs, store, journal, budget=over, must=must)
+    found = measure_runs([model], knobs, store, journal, budget=over, must=must)
     made = found.runs[found.runs["reason"] == ""]
     assert made[["setting", "repeat"]].to_numpy().tolist() == [["onnxruntime", 0]] * 2  # in both states
     told = found.runs.set_index("setting")["reason"]
     assert "the time for measuring cold starts was over" in told["onnxruntime-optimised"]
     assert found.left_out == 2 + 2  # the second repeat, and two probes of the disk
     assert not list(tmp_path.glob("store/*optimised*/prepared.json"))
-    again = measure([model], knobs, store, journal, budget=over, must=lambda _run: False)
+    again = measure_runs([model], knobs, store, journal, budget=over, must=lambda _run: False)
     assert (again.runs["reason"] == "").sum() == len(made)  # what is known is given, whatever the time
-    whole = measure([model], knobs, store, journal)
+    whole = measure_runs([model], knobs, store, journal)
     assert whole.left_out == 0
     assert whole.runs["reason"].tolist() == [""] * 8
-    hurried = measure([model], knobs, store, tmp_path / "other.jsonl", budget=over, must=lambda _run: False)
+    hurried = measure_runs([model], knobs, store, tmp_path / "other.jsonl", budget=over, must=lambda _run: False)
     assert set(hurried.runs["setting"]) == {"onnxruntime", "onnxruntime-optimised"}  # prepared before, and never run
     assert hurried.runs["cold_ms"].isna().all()
 
@@ -344,18 +344,18 @@ def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path) ->
     )
     store, journal = ArtefactStore(tmp_path / "store"), tmp_path / "journal.jsonl"
     models = [ColdModel("tiny", model, INPUTS)]
-    first = measure(models, knobs, store, journal)
+    first = measure_runs(models, knobs, store, journal)
     assert first.runs["reason"].tolist() == [""] * 4
     assert len(first.bandwidth) == 2
     whole = journal.read_bytes()
     journal.write_bytes(whole[:-40])  # killed while writing the last line
     started: list[PlannedRun] = []
-    again = measure(models, knobs, store, journal, lambda run, _done, _of: started.append(run))
+    again = measure_runs(models, knobs, store, journal, lambda run, _done, _of: started.append(run))
     assert len(started) == 6
     assert journal.read_bytes().count(b"\n") == whole.count(b"\n")
     kept = again.runs["cold_ms"].tolist()[:3]
     assert kept == first.runs["cold_ms"].tolist()[:3]
-    more = measure(models, knobs.model_copy(update={"warm_runs": 2}), store, journal)  # other conditions are never mixed in
+    more = measure_runs(models, knobs.model_copy(update={"warm_runs": 2}), store, journal)  # never mixed in
     assert set(more.runs["measured_at"]).isdisjoint(again.runs["measured_at"])
 
 
@@ -370,7 +370,7 @@ def test_what_cannot_run_is_a_row_with_a_reason(tmp_path: Path, monkeypatch: pyt
     program.chmod(0o755)
     (tmp_path / "pnnx" / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    results = measure([ColdModel("odd", model, {"input": (1, 8)})], knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j.jsonl")
+    results = measure_runs([ColdModel("odd", model, {"input": (1, 8)})], knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j")
     reasons = results.runs.set_index("setting")["reason"]
     assert reasons["onnxruntime"] == ""
     assert "pnnx" in reasons["ncnn"] or "not installed" in reasons["ncnn"]

@@ -9,11 +9,11 @@ import pytest
 from cold_start_instances import layouts, realistic, uniform
 
 from depth import by_day
-from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, lower_bound_ms, outcomes, plan
+from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, lower_bound_ms, outcomes, plan_start
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.document import Plan, Target, check_fits, plan_of, plan_text
-from edgeplan.planning.local_search import cheap_bounds, picked, spread
-from edgeplan.planning.machine import MAIN, KernelSchedule, Span, costs_of, makespan_ms, sequential, simulate
+from edgeplan.planning.local_search import cheap_bounds, picked_candidates, spread
+from edgeplan.planning.machine import MAIN, KernelSchedule, Span, cost_arrays, makespan_ms, sequential, simulate
 from edgeplan.planning.optimal import Outcome, Search, optimal
 from edgeplan.planning.profile import (
     Candidate,
@@ -56,7 +56,7 @@ def test_timeline_by_hand() -> None:
 def test_the_start_is_added_to_makespan_and_bound(planner: str) -> None:
     profile = realistic(12, 3)
     later = replace(profile, start_ms=7.5)
-    before, after = (plan([p], planner, TARGET, options=ON_DISK) for p in (profile, later))
+    before, after = (plan_start([p], planner, TARGET, options=ON_DISK) for p in (profile, later))
     assert after.makespan_ms == pytest.approx(before.makespan_ms + 7.5)
     assert after.lower_bound_ms == pytest.approx(before.lower_bound_ms + 7.5, rel=2e-3)
     assert lower_bound_ms([later]) == pytest.approx(lower_bound_ms([profile]) + 7.5)
@@ -71,7 +71,7 @@ def test_contention_and_the_little_ratio_enter_once() -> None:
     raw = replace(candidate, source="raw")
     slow = Contention(1.5, 1.25, 2.0, main=4.0, raw_prepare=3.0, raw_read=5.0, raw_main=7.0)
     profile = Profile("m", "nhwc", 1, 1, 3.0, (Layer("s", (), (candidate, raw)),), slow)
-    costs = costs_of(profile)
+    costs = cost_arrays(profile)
     assert costs.main[0].tolist() == [(1 + 1 + 1) * 4, (1 + 1 + 1) * 7]
     assert costs.queue[0].tolist() == [3 * (2 * 2 + (1 + 1) * 1.5), 3 * (2 * 5 + (1 + 1) * 3)]
     assert costs.narrow[0].tolist() == [12.5, 12.5]
@@ -87,7 +87,7 @@ def test_factors_of_a_fresh_process_enter_once_and_the_work_bound_where_they_are
     profile = Profile(
         "m", "nhwc", 2, 0, 1.0, (Layer("s", (), (read, mapped)),), Contention(1.1, 1.2, raw_prepare=1.3), fresh=fresh
     )
-    costs = costs_of(profile)
+    costs = cost_arrays(profile)
     assert costs.alone_prepare.tolist() == [[2 + 5 + 7, 3 + 5]]
     assert costs.queue[0].tolist() == pytest.approx([2 + 12 * 1.3, 3 + 5 * 1.1])
     assert costs.narrow[0].tolist() == pytest.approx([10 * 1.5 * 1.2 + 0.25] * 2)
@@ -108,7 +108,7 @@ def test_gap_is_proven_on_realistic_models(steps: int, little_cores: int, prepar
     profile = pareto(
         realistic(steps, steps, little_cores=little_cores, little_ratio=1.0 + little_cores, preparation=preparation)
     )
-    planned = optimal(costs_of(profile))
+    planned = optimal(cost_arrays(profile))
     assert planned.gap <= 0.01
     assert simulate(profile, planned.schedule)[0] == pytest.approx(planned.makespan_ms, rel=1e-9)
     assert work_bound_ms(profile) <= planned.lower_bound_ms
@@ -117,15 +117,15 @@ def test_gap_is_proven_on_realistic_models(steps: int, little_cores: int, prepar
 @pytest.mark.parametrize("steps", [20, 100])
 def test_several_little_cores_have_a_bound_too(steps: int) -> None:
     profile = pareto(realistic(steps, 1, little_cores=3, little_ratio=3.0))
-    planned = optimal(costs_of(profile))
-    fewer = optimal(costs_of(pareto(realistic(steps, 1, little_cores=1, little_ratio=3.0))))
+    planned = optimal(cost_arrays(profile))
+    fewer = optimal(cost_arrays(pareto(realistic(steps, 1, little_cores=1, little_ratio=3.0))))
     assert planned.lower_bound_ms <= planned.makespan_ms < fewer.makespan_ms
     assert planned.gap <= 0.03  # the search ends by the clock
 
 
 def test_a_search_without_time_still_returns_a_bound() -> None:
     profile = pareto(realistic(40, 5))
-    hasty, patient = optimal(costs_of(profile), Search(time_limit_s=0.0)), optimal(costs_of(profile), Search(gap=1e-4))
+    hasty, patient = optimal(cost_arrays(profile), Search(time_limit_s=0.0)), optimal(cost_arrays(profile), Search(gap=1e-4))
     assert hasty.lower_bound_ms <= patient.makespan_ms * (1 + 1e-9)
     assert patient.lower_bound_ms <= hasty.makespan_ms
 
@@ -155,13 +155,13 @@ def test_execution_on_all_cores_waits_for_the_disk_or_begins_late() -> None:
         replace(layer, candidates=tuple(replace(c, read_bytes=1_000_000) for c in layer.candidates)) for layer in profile.layers
     )
     profile = replace(profile, layers=layers)
-    assert optimal(costs_of(profile)).schedule.widen_from == 0
+    assert optimal(cost_arrays(profile)).schedule.widen_from == 0
     disk = Disk(500.0)
     # Arrivals 2, 4, 6. Wide from the first: 6.1 + 3. Steps 0 and 1 while the disk reads (4.1, 6.1), then 1 on both cores.
-    found = optimal(costs_of(profile, disk))
+    found = optimal(cost_arrays(profile, disk))
     assert found.schedule.widen_from == 2
     assert found.makespan_ms == pytest.approx(7.1)
-    assert cheap_bounds(costs_of(profile, disk))[0].min() == pytest.approx(7.0)  # the disk, then the last step
+    assert cheap_bounds(cost_arrays(profile, disk))[0].min() == pytest.approx(7.0)  # the disk, then the last step
     assert found.lower_bound_ms == pytest.approx(7.1)  # and its fetching, which the program sees
     assert simulate(profile, KernelSchedule((0, 0, 0), (0, 0, 0), 0), disk)[0] == pytest.approx(9.1)
 
@@ -185,10 +185,10 @@ def test_several_queues_share_what_is_prepared_for_the_disk() -> None:
     )
     profile = replace(profile, big_cores=4, layers=layers)  # two execute while two prepare
     assert profile.queues == 2
-    costs = costs_of(profile, Disk(1e6))
+    costs = cost_arrays(profile, Disk(1e6))
     bounds, multipliers = cheap_bounds(costs)
     least = int(bounds.argmin())
-    start = spread(costs, *picked(costs, least, multipliers[least]), least)
+    start = spread(costs, *picked_candidates(costs, least, multipliers[least]), least)
     assert {0, 1} <= set(start.place)
 
 
@@ -226,8 +226,8 @@ def test_the_planner_for_the_disk_asks_for_one() -> None:
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_the_best_layout_is_kept(planner: str) -> None:
     profiles = layouts(15, 11)
-    each = {p.layout: plan([p], planner, TARGET, options=ON_DISK) for p in profiles}
-    best = plan(profiles, planner, TARGET, options=ON_DISK)
+    each = {p.layout: plan_start([p], planner, TARGET, options=ON_DISK) for p in profiles}
+    best = plan_start(profiles, planner, TARGET, options=ON_DISK)
     least = min(each.values(), key=lambda d: d.makespan_ms)
     assert best.makespan_ms <= least.makespan_ms * (1 + (1e-3 if planner != "evicted" else 0.01))  # a search with less time
     assert best.lower_bound_ms <= min(d.lower_bound_ms for d in each.values()) * (1 + 2e-3)
@@ -255,9 +255,9 @@ def test_sizes_of_a_choice() -> None:
 
 def test_unknown_planner_and_missing_profile_are_named() -> None:
     with pytest.raises(ParamsError, match=r"no planner 'best'(.|\n)*optimal"):
-        plan(layouts(2, 1), "best", TARGET)
+        plan_start(layouts(2, 1), "best", TARGET)
     with pytest.raises(FormatError, match="no profile"):
-        plan([], "optimal", TARGET)
+        plan_start([], "optimal", TARGET)
 
 
 def test_weights_that_are_always_cached_are_so_without_caching() -> None:
@@ -330,7 +330,7 @@ def test_inconsistent_profiles_are_refused() -> None:
 
 
 def _plan() -> Plan:
-    return plan(layouts(12, 4), "optimal", TARGET)
+    return plan_start(layouts(12, 4), "optimal", TARGET)
 
 
 def test_plan_round_trip_is_compact() -> None:
@@ -343,7 +343,7 @@ def test_plan_round_trip_is_compact() -> None:
 
 
 def test_plan_says_what_the_profile_says() -> None:
-    document = plan([uniform([(1, 4, 3), (5, 4, 3)])], "optimal", TARGET)
+    document = plan_start([uniform([(1, 4, 3), (5, 4, 3)])], "optimal", TARGET)
     assert document.main == (0,)
     assert document.queues == ((1,),)
     assert document.widen_from == 1
@@ -355,7 +355,7 @@ def test_plan_says_what_the_profile_says() -> None:
 
 
 def test_the_gap_stands_in_the_document() -> None:
-    written = plan(layouts(12, 4), "nnv12", TARGET)
+    written = plan_start(layouts(12, 4), "nnv12", TARGET)
     document = json.loads(plan_text(written))
     assert document["gap"] == written.gap == document["makespan_ms"] / document["lower_bound_ms"] - 1 > 0
     del document["gap"]  # as earlier documents

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from depth import examples
 from edgeplan.chapters.cold_start.planners.nnv12 import balanced
-from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, outcomes, plan
+from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, outcomes, plan_start
 from edgeplan.planning.document import Plan, Target
 from edgeplan.planning.local_search import Events, cheap_bounds
-from edgeplan.planning.machine import MAIN, KernelSchedule, Span, costs_of, makespan_ms, makespans_ms, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, Span, cost_arrays, makespan_ms, makespans_ms, simulate
 from edgeplan.planning.mixed_integer import carried_bounds, program, relax, solve
 from edgeplan.planning.optimal import Search, optimal
 from edgeplan.planning.profile import Candidate, Contention, Disk, Fresh, Layer, Profile, check, pareto, work_bound_ms
@@ -164,7 +164,7 @@ def test_every_plan_respects_dependencies_and_cores(planner: str, profile: Profi
     assert_valid(outcome.profile, outcome.schedule, spans)
     assert math.isclose(makespan, outcome.makespan_ms, abs_tol=1e-9)
     assert math.isclose(makespan, max(s.end_ms for s in spans), abs_tol=1e-9)
-    proven = optimal(costs_of(pareto(profile)))
+    proven = optimal(cost_arrays(pareto(profile)))
     assert proven.lower_bound_ms <= makespan + _ROUNDING
     assert work_bound_ms(profile) <= proven.lower_bound_ms + _ROUNDING
 
@@ -176,7 +176,7 @@ def test_closed_form_is_the_simulated_makespan(data: st.DataObject) -> None:
     schedule = _drawn(data, profile)
     makespan, spans = simulate(profile, schedule)
     assert_valid(profile, schedule, spans)
-    assert math.isclose(makespan, makespan_ms(costs_of(profile), schedule), abs_tol=1e-9)
+    assert math.isclose(makespan, makespan_ms(cost_arrays(profile), schedule), abs_tol=1e-9)
 
 
 @settings(_quick, max_examples=examples(25))
@@ -184,7 +184,7 @@ def test_closed_form_is_the_simulated_makespan(data: st.DataObject) -> None:
 def test_bound_and_plan_enclose_the_optimum(profile: Profile) -> None:
     gap = 1e-3
     best = optimum_ms(profile)
-    planned = optimal(costs_of(pareto(profile)), Search(gap=gap))
+    planned = optimal(cost_arrays(pareto(profile)), Search(gap=gap))
     assert planned.lower_bound_ms <= best + _ROUNDING
     assert best <= planned.makespan_ms + _ROUNDING
     if profile.queues == 1:
@@ -198,7 +198,7 @@ def test_bound_and_plan_enclose_the_optimum(profile: Profile) -> None:
 @given(data=st.data())
 def test_bounds_carried_between_widenings_hold_for_every_schedule(data: st.DataObject) -> None:
     profile = data.draw(profiles(steps=3, candidates=2, equal=True))
-    costs, n = costs_of(profile), len(profile.layers)
+    costs, n = cost_arrays(profile), len(profile.layers)
     assume(costs.queues == 1)
     full = program(costs, data.draw(st.sampled_from(costs.widenings())))
     choices = list(product(*(range(len(layer.candidates)) for layer in profile.layers)))
@@ -215,7 +215,7 @@ def test_bounds_carried_between_widenings_hold_for_every_schedule(data: st.DataO
 @given(profile=profiles(steps=3, candidates=4))
 def test_the_filter_never_removes_the_optimum(profile: Profile) -> None:
     search = Search(gap=1e-6)
-    full, filtered = optimal(costs_of(profile), search), optimal(costs_of(pareto(profile)), search)
+    full, filtered = optimal(cost_arrays(profile), search), optimal(cost_arrays(pareto(profile)), search)
     assert filtered.lower_bound_ms <= full.makespan_ms + _ROUNDING
     if profile.queues == 1:
         assert math.isclose(full.makespan_ms, filtered.makespan_ms, rel_tol=1e-5, abs_tol=1e-5)
@@ -226,7 +226,7 @@ def test_the_filter_never_removes_the_optimum(profile: Profile) -> None:
 @settings(_quick, max_examples=examples(60))
 @given(profile=profiles(steps=9, candidates=3, equal=False))
 def test_algorithm_1_places_every_preparation_once(profile: Profile) -> None:
-    costs = costs_of(profile)
+    costs = cost_arrays(profile)
     place = balanced(costs, (0,) * costs.steps, 0.05)
     assert len(place) == costs.steps
     assert place[0] == MAIN  # line 3
@@ -236,7 +236,7 @@ def test_algorithm_1_places_every_preparation_once(profile: Profile) -> None:
 @settings(_quick, max_examples=examples(40))
 @given(profile=profiles(steps=5, candidates=3), planner=st.sampled_from(sorted(PLANNERS)))
 def test_documents_survive_writing_and_reading(profile: Profile, planner: str) -> None:
-    written = plan([profile], planner, _TARGET, options=Options(_SEARCH, disk=Disk(1e-5, 0.5)))
+    written = plan_start([profile], planner, _TARGET, options=Options(_SEARCH, disk=Disk(1e-5, 0.5)))
     assert Plan.model_validate_json(written.model_dump_json()) == written
     assert {written.step(k).name for k in range(len(profile.layers))} == {layer.name for layer in profile.layers}
     (again,) = from_frame(to_frame([check(profile)]))
@@ -258,7 +258,7 @@ def _drawn(data: st.DataObject, profile: Profile) -> KernelSchedule:
 @given(data=st.data(), disk=disks)
 def test_schedules_are_priced_as_they_are_simulated(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=6, candidates=3))
-    schedule, costs = _drawn(data, profile), costs_of(profile, disk)
+    schedule, costs = _drawn(data, profile), cost_arrays(profile, disk)
     makespan, spans = simulate(profile, schedule, disk)
     assert math.isclose(Events(costs).makespan_ms(schedule), makespan, abs_tol=1e-9)
     arrival = disk.latency_ms
@@ -273,7 +273,7 @@ def test_schedules_are_priced_as_they_are_simulated(data: st.DataObject, disk: D
 @given(data=st.data(), disk=disks)
 def test_no_single_change_helps_after_the_descent(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=5, candidates=3))
-    schedule, costs = _drawn(data, profile), costs_of(profile, disk)
+    schedule, costs = _drawn(data, profile), cost_arrays(profile, disk)
     events = Events(costs)
     found = events.descended(schedule, math.inf)
     least = events.makespan_ms(found)
@@ -292,7 +292,7 @@ def test_no_single_change_helps_after_the_descent(data: st.DataObject, disk: Dis
 @given(data=st.data(), disk=disks)
 def test_no_schedule_is_faster_than_the_bound_of_its_widening(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=6, candidates=3))
-    schedule, costs = _drawn(data, profile), costs_of(profile, disk)
+    schedule, costs = _drawn(data, profile), cost_arrays(profile, disk)
     bounds, multipliers = cheap_bounds(costs)
     assert np.allclose(multipliers.sum(axis=1), 1.0)
     assert bounds[schedule.widen_from - costs.widenings()[0]] <= Events(costs).makespan_ms(schedule) + _ROUNDING
@@ -302,7 +302,7 @@ def test_no_schedule_is_faster_than_the_bound_of_its_widening(data: st.DataObjec
 @given(data=st.data(), disk=disks)
 def test_the_program_with_a_disk_is_a_relaxation(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=5, candidates=2))
-    schedule, costs = _drawn(data, profile), costs_of(profile, disk)
+    schedule, costs = _drawn(data, profile), cost_arrays(profile, disk)
     widenings, makespan = costs.widenings(), Events(costs).makespan_ms(schedule)
     solution = solve(program(costs, schedule.widen_from), gap=0.0, time_limit_s=10.0)
     assert solution.bound <= makespan + _ROUNDING
@@ -317,13 +317,13 @@ def test_the_program_with_a_disk_is_a_relaxation(data: st.DataObject, disk: Disk
 @settings(_quick, max_examples=examples(40))
 @given(profile=profiles(steps=3, candidates=2), disk=disks)
 def test_plan_and_bound_enclose_the_optimum(profile: Profile, disk: Disk) -> None:
-    n, costs = len(profile.layers), costs_of(profile, disk)
+    n, costs = len(profile.layers), cost_arrays(profile, disk)
     events = Events(costs)
     choices = list(product(*(range(len(layer.candidates)) for layer in profile.layers)))
     places = list(product(range(MAIN, profile.queues), repeat=n))
     best = min(events.makespan_ms(KernelSchedule(c, p, w)) for c in choices for p in places for w in costs.widenings())
     for searched in (profile, pareto(profile, disk=True)):  # the filter loses no optimum
-        found = optimal(costs_of(searched, disk), _SEARCH)
+        found = optimal(cost_arrays(searched, disk), _SEARCH)
         assert found.lower_bound_ms <= best + _ROUNDING
         assert best <= found.makespan_ms + _ROUNDING
         assert found.makespan_ms <= best * 1.1 + _ROUNDING
@@ -333,7 +333,7 @@ def test_plan_and_bound_enclose_the_optimum(profile: Profile, disk: Disk) -> Non
 @given(data=st.data())
 def test_a_fast_disk_is_as_good_as_memory(data: st.DataObject) -> None:
     profile = data.draw(profiles(steps=6, candidates=2))
-    schedule, costs = _drawn(data, profile), costs_of(profile, Disk(1e9))
+    schedule, costs = _drawn(data, profile), cost_arrays(profile, Disk(1e9))
     assume(set(schedule.place) != {MAIN})  # in memory, a sequence is without contention
     assert math.isclose(
         Events(costs).makespan_ms(schedule), makespan_ms(replace(costs, disk=None), schedule), abs_tol=_ROUNDING

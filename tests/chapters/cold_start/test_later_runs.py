@@ -20,7 +20,7 @@ from edgeplan.chapters.cold_start.planners.registry import (
     REPAID_WITHIN,
     fastest_warm,
     outcomes,
-    plan,
+    plan_start,
     profile_for,
     repaid,
     with_warm_kernels,
@@ -54,7 +54,7 @@ def _two(warm: bool = True) -> Profile:
 
 def test_kernels_for_later_runs_are_chosen_by_their_warm_times() -> None:
     assert fastest_warm(_two()) == (1, 0)
-    made = plan([_two()], "optimal", TARGET)
+    made = plan_start([_two()], "optimal", TARGET)
     assert {made.step(k).implementation for k in (0, 1)} == {"eager"}
     later = with_warm_kernels(made, [_two()])
     assert later.warm == ("lazy", "lazy")
@@ -66,7 +66,7 @@ def test_kernels_for_later_runs_are_chosen_by_their_warm_times() -> None:
 
 def _switched(prepare: float, first: float) -> tuple[str, ...]:
     """The kernels for later runs of two steps, for each of which `lazy` saves a millisecond."""
-    made = plan([_two()], "optimal", TARGET).model_copy(update={"widen_from": 0})  # on all cores already: not made again
+    made = plan_start([_two()], "optimal", TARGET).model_copy(update={"widen_from": 0})  # on all cores already: not made again
     assert {made.step(k).implementation for k in (0, 1)} == {"eager"}
     eager, lazy = _candidate("eager", 1.0, 3.0, 3.0), _candidate("lazy", prepare, first, 2.0)
     again = Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (eager, lazy)), Layer("b", (), (lazy, eager))))
@@ -90,7 +90,7 @@ def test_a_kernel_that_is_made_from_cached_weights_is_not_for_later_runs() -> No
     eager = _candidate("eager", 1.0, 3.0, 3.0)
     cached, raw = _candidate("lazy", 0.1, 20.0, 2.0, "cached_mmap"), _candidate("lazy", 500.0, 20.0, 2.0)
     profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (eager, cached, raw)),))
-    made = plan([profile], "optimal", TARGET)
+    made = plan_start([profile], "optimal", TARGET)
     assert made.step(0).implementation == "eager"
     assert repaid(made, profile) == (0,)
 
@@ -138,7 +138,7 @@ def test_the_stored_profiles_are_read() -> None:
 
 def test_a_plan_with_kernels_for_later_runs_is_a_document() -> None:
     profiles = layouts(12, 4)
-    made = plan(profiles, "optimal", TARGET)
+    made = plan_start(profiles, "optimal", TARGET)
     written = with_warm_kernels(made, profiles)
     assert plan_of(plan_text(written), "here") == written
     chosen = repaid(made, profile_for(made, profiles))

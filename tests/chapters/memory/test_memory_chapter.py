@@ -16,7 +16,7 @@ from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MemoryEvidence
-from edgeplan.chapters.memory.evaluation.page import BARS, FIRST, MEMORY_REPORT, findings, memory_metrics
+from edgeplan.chapters.memory.evaluation.page import BARS, FIRST, MEMORY_REPORT, memory_findings, memory_metrics
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_FIGURES, MEMORY_TABLES
 from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS
 from edgeplan.chapters.memory.settings import MemoryParams
@@ -187,7 +187,7 @@ def test_a_plan_that_was_killed_counts_whatever_was_counted_of_it(case: str, fai
     found = _with(case, **dead)
     assert found["memory.cgroup_killed"] == 1
     assert memory_metrics(evidence())["memory.cgroup_killed"] == 0
-    assert any("1 of 6 plans failed: vgg19" in text for text in findings(_changed(case, **dead)))
+    assert any("1 of 6 plans failed: vgg19" in text for text in memory_findings(_changed(case, **dead)))
 
 
 def test_a_system_without_groups_gives_no_figures_of_them() -> None:
@@ -215,7 +215,7 @@ def test_a_slowed_processor_counts_while_it_is_as_slow_as_it_should_be() -> None
     runs = evidence().runs
     runs.loc[(runs["case"] == "turn") & (runs["setting"] == "slowed"), "ratio"] = 4.5
     without = MemoryEvidence("cpu-onednn", runs, {})
-    assert any("Computing took 4.5 times as long" in text for text in findings(without))
+    assert any("Computing took 4.5 times as long" in text for text in memory_findings(without))
     assert "memory.phonelike_overhead" not in memory_metrics(without)
 
 

@@ -19,7 +19,7 @@ from edgeplan.chapters.memory.folders import RunCores
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, TooSmallError
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel, contained
-from edgeplan.cli.memory import summary
+from edgeplan.cli.memory import memory_lines
 from edgeplan.errors import InfeasibleError
 from edgeplan.measurement.process import memory_group as memory_groups
 from edgeplan.measurement.process.memory_group import NoCopiesError, run_paying
@@ -201,9 +201,9 @@ def test_what_cannot_be_proven_is_told(planner: Planner, tmp_path: Path, monkeyp
     def refused(*_: object) -> None:
         raise NoCopiesError("copies of libraries stay in the page cache")
 
-    monkeypatch.setattr(memory_groups, "copied", refused)
+    monkeypatch.setattr(memory_groups, "copied_files", refused)
     made = planner.write(40 * MIB, Mode.back_to_back, tmp_path / "plan")
-    (line,) = [line for line in summary(made) if "held to it" in line]
+    (line,) = [line for line in memory_lines(made) if "held to it" in line]
     assert line.endswith("not proven from outside: copies of libraries stay in the page cache")
 
 

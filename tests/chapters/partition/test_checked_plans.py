@@ -37,7 +37,7 @@ from edgeplan.chapters.partition.checked.own_sweep import (
     shifted,
     twins,
 )
-from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, OpenedPlan, checked
+from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, OpenedPlan, fastest_right
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
 from edgeplan.chapters.partition.measuring.opened import Opened, identities
@@ -275,7 +275,7 @@ def test_the_stage_plans_once_and_runs_plans_again_later(
         measure_checked(params, pair_path=path, rows=tmp_path / "rows", work=tmp_path / "work", measured=tmp_path / "measured")
         return tuple(pd.read_parquet(tmp_path / f"measured/{name}.parquet") for name in ("checked", "later"))  # type: ignore[return-value]
 
-    monkeypatch.setattr("edgeplan.chapters.partition.stages.partition_checked.recurrent", dict)  # 28 more models
+    monkeypatch.setattr("edgeplan.chapters.partition.stages.partition_checked.recurrent_variants", dict)  # 28 more models
     checked_first, none = run_stage(checked_fully=[])
     assert len(none) == 0
     assert {"model", "written_ms", "median_ms"} <= set(none)
@@ -320,7 +320,7 @@ def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path:
     document["partition"] |= {"checked_models": names, "checked_seconds": 0.3, "checked_fully": ["pair-pocl"]}
     params = PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
     pair = load_pair(ROOT / "config/pairs/pair-pocl.yaml")
-    monkeypatch.setattr(partition_checked, "recurrent", lambda: {"LSTM layers 2": None})
+    monkeypatch.setattr(partition_checked, "recurrent_variants", lambda: {"LSTM layers 2": None})
     measured: list[str] = []
 
     def planned(_: partition_checked._Run, name: str) -> pd.DataFrame:
@@ -410,7 +410,7 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
     (folders["cpu"] / "weights.bin").write_bytes(bytes((folders["cpu"] / "weights.bin").stat().st_size))
     with OpenedPlan(folders["cpu"]) as damaged, pytest.raises(EdgeplanError, match="weights are damaged"):
         damaged.wait()
-    check, steps_ms = checked(folders, CheckLimits(turns=2, fewest=1, turns_s=0.0, stock=()))
+    check, steps_ms = fastest_right(folders, CheckLimits(turns=2, fewest=1, turns_s=0.0, stock=()))
     assert "weights are damaged" in check.left_out["cpu"]
     assert "cpu" not in check.median_ms
     assert check.way in check.median_ms
@@ -514,7 +514,7 @@ def _checked(
     monkeypatch.setattr(_Faulty, "rounds", Counter(), raising=False)
     for name in _WAYS:
         shutil.copytree(ways_apart / name, tmp_path / name)
-    return checked({name: tmp_path / name for name in _WAYS}, CheckLimits(turns=1, fewest=1, turns_s=0.0, stock=()))
+    return fastest_right({name: tmp_path / name for name in _WAYS}, CheckLimits(turns=1, fewest=1, turns_s=0.0, stock=()))
 
 
 @needs_a_pair

@@ -15,12 +15,13 @@ from profile_values_of import PROFILES, asked_of
 
 from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.costs import GRID, assignments, at_share, choose, fixed_share, model_costs, predicted
-from edgeplan.chapters.partition.eop.ways import recurrent
-from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, bars, checked_metrics, findings
+from edgeplan.chapters.partition.eop.ways import recurrent_variants
+from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, checked_metrics
 from edgeplan.chapters.partition.evaluation.page import BARS, PARTITION_REPORT, dispatch_features_gain, partition_metrics
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_FIGURES, PARTITION_TABLES
 from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, LayerShape, layer_of, layouts, lowered
-from edgeplan.chapters.partition.learning.predictors import PLAIN, SHAPE, augmented, load, save, shape_class, shape_matrix
+from edgeplan.chapters.partition.learning import predictors as pair_predictors
+from edgeplan.chapters.partition.learning.predictors import PLAIN, SHAPE, augmented, shape_class, shape_matrix
 from edgeplan.chapters.partition.learning.training import Trained, layers_of
 from edgeplan.chapters.partition.measuring.samples import at_median_speed
 from edgeplan.chapters.partition.measuring.splits import beside_and_error
@@ -176,8 +177,8 @@ def test_training_is_the_same_again() -> None:
 
 
 def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) -> None:
-    save(learnt.predictors, tmp_path)
-    again = load(tmp_path, PAIR)
+    pair_predictors.save_pair_predictors(learnt.predictors, tmp_path)
+    again = pair_predictors.load_pair_predictors(tmp_path, PAIR)
     assert again.card == learnt.predictors.card
     for kind in KINDS:
         layers = drawing.layers(kind, 6, FLOPS, (1, 1, 4, 8), 7)
@@ -188,7 +189,7 @@ def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) 
 
 @pytest.mark.parametrize("damage", ["card", "text", "missing", "numbers", "empty"])
 def test_damaged_predictors_are_told(learnt: Trained, tmp_path: Path, damage: str) -> None:
-    save(learnt.predictors, tmp_path)
+    pair_predictors.save_pair_predictors(learnt.predictors, tmp_path)
     card = tmp_path / "card.json"
     document = json.loads(card.read_text())
     text = tmp_path / document["models"][0]["file"]
@@ -203,16 +204,16 @@ def test_damaged_predictors_are_told(learnt: Trained, tmp_path: Path, damage: st
     else:
         card.unlink()
     with pytest.raises(FormatError, match=str(tmp_path)):
-        load(tmp_path, PAIR)
+        pair_predictors.load_pair_predictors(tmp_path, PAIR)
 
 
 def test_a_file_outside_the_folder_is_no_predictor(learnt: Trained, tmp_path: Path) -> None:
-    save(learnt.predictors, tmp_path)
+    pair_predictors.save_pair_predictors(learnt.predictors, tmp_path)
     document = json.loads((tmp_path / "card.json").read_text())
     document["models"][0]["file"] = "../x.txt"
     (tmp_path / "card.json").write_text(json.dumps(document))
     with pytest.raises(FormatError, match=r"models.0.file"):
-        load(tmp_path, PAIR)
+        pair_predictors.load_pair_predictors(tmp_path, PAIR)
 
 
 # What is chosen
@@ -349,7 +350,7 @@ def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
 
 def test_recurrent_variants_count_apart_from_the_models() -> None:
     """All of them, or nothing is said; two are slower for certain, one plan did not run, and one is not sure."""
-    names = [*recurrent()]
+    names = [*recurrent_variants()]
     assert len(names) == 28
     (one,) = (rows for model, rows in checked_rows().groupby("model") if model == "vgg16")
     parts = [one.assign(model=name) for name in names]
@@ -368,7 +369,7 @@ def test_recurrent_variants_count_apart_from_the_models() -> None:
 
 def test_each_figure_is_of_one_machine_and_the_page_says_of_which() -> None:
     """Faster rows of another machine change nothing until it has more of a kind; of equally many the present one counts."""
-    rows, names = checked_rows(), [*recurrent()]
+    rows, names = checked_rows(), [*recurrent_variants()]
     (one,) = (own for model, own in rows.groupby("model") if model == "vgg16")
     there = rows.query("model != 'vgg16'").assign(machine="there", median_ms=rows["median_ms"] / 100, over_low=2.0)
     later = checked_evidence().later.assign(machine="there")
@@ -377,13 +378,13 @@ def test_each_figure_is_of_one_machine_and_the_page_says_of_which() -> None:
     found, alone = checked_metrics(mixed), checked_metrics(checked_evidence())
     assert found.pop("eop.recurrent_slower") == 0
     assert found == alone, "of the rows here, and later runs of those there"
-    (told,) = [text for text in findings(mixed) if "several machines" in text]
+    (told,) = [text for text in CHECKED_REPORT.findings(mixed, {}, {}) if "several machines" in text]
     assert "models (3) on a processor here, 2 cores" in told
     assert "recurrent variants (28) on a processor there, 2 cores" in told
     assert "later runs (3) on a processor there" in told
-    assert not any("several machines" in text for text in findings(checked_evidence()))
+    assert not any("several machines" in text for text in CHECKED_REPORT.findings(checked_evidence(), {}, {}))
     more = pd.concat([rows.query("model == 'vgg16'"), there, one.assign(model="vgg11")], ignore_index=True)
-    text = " ".join(findings(checked_evidence(checked=more, later=later)))
+    text = " ".join(CHECKED_REPORT.findings(checked_evidence(checked=more, later=later), {}, {}))
     assert "models (2) on a processor here, 2 cores (2 more of another machine alone are in no figure)" in text
 
 
@@ -393,11 +394,9 @@ def test_bars_of_checked_plans_are_those_that_are_asked_of_the_pair(on_cores: bo
     environment = {**checked_evidence().environment, "second_on_cores": on_cores}
     of_pair = checked_evidence(environment=environment)
     lines = {line.title: line for line in CHECKED_REPORT.page(of_pair, {}, {}, checked_metrics(of_pair)).lines}
-    asked = {bar.key: (bar.low, bar.high, bar.aim) for bar in bars(of_pair)}
+    asked = {bar.key: (bar.low, bar.high, bar.aim) for bar in CHECKED_REPORT.bars(of_pair)}
     of_cores = {"partition.speedup_of_pairs": (1.35, np.inf, "1.45"), "eop.recurrent_slower": (-np.inf, 2, "0")}
-    of_a_gpu = {
-        "partition.speedup_over_best": (1.2, np.inf, "1.35"),
-    }
+    of_a_gpu = {"partition.speedup_over_best": (1.2, np.inf, "1.35")}
     own, others = (of_cores, of_a_gpu) if on_cores else (of_a_gpu, of_cores)
     assert own.items() <= asked.items()
     assert not others.keys() & asked.keys()
@@ -414,14 +413,15 @@ def test_models_without_rows_are_named_and_nothing_passes_without_them() -> None
         page = CHECKED_REPORT.page(of_pair, {}, {}, checked_metrics(of_pair))
         (line,) = (line for line in page.lines if "for certain" in line.title)
         assert (line.verdict, line.value) == (verdict, f"0 of 3 measured, {count} asked for")
-    text = " ".join(findings(few))
+    text = " ".join(CHECKED_REPORT.findings(few, {}, {}))
     assert "No rows of 2 of 5 models: yolov3, vgg19." in text
     assert "1 of 3 plans are over 2 % slower than the best other way: alexnet 1.25 (0.90 to 1.30)." in text
     assert "Ten minutes later 67% of the plans are within 15 % of what they say, 0% of" in text
-    assert "No rows" not in " ".join(findings(whole))
+    assert "No rows" not in " ".join(CHECKED_REPORT.findings(whole, {}, {}))
     slow = checked_rows()
     slow.loc[(slow["model"] == "vgg16") & slow["way"].isin(["cpu", "gpu"]), "median_ms"] = 40.0  # 12 / 40 twice
-    assert "could not reach all cores on vgg16; the means" in " ".join(findings(checked_evidence(checked=slow)))
+    text = " ".join(CHECKED_REPORT.findings(checked_evidence(checked=slow), {}, {}))
+    assert "could not reach all cores on vgg16; the means" in text
 
 
 def test_the_page_of_checked_plans_is_written(tmp_path: Path) -> None:

@@ -35,18 +35,18 @@ from edgeplan.chapters.partition.eop.ways import (
     VARIED,
     WAYS,
     as_predicted,
+    measured_ways,
     variant,
-    ways,
 )
 from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import EopSettings
 from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
 from edgeplan.errors import ParamsError
 from edgeplan.graph.simplify import batched
-from edgeplan.planning.partition.eop import fit
+from edgeplan.planning.partition.eop import fitted_pattern
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.runtime.partitioned.program import Split, partition, preceding
-from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
+from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_cut
 from edgeplan.zoo.family import Choices
 from edgeplan.zoo.separable import mobilenetv1
 
@@ -64,7 +64,7 @@ def _swept(subject: SweptModel, us: float) -> pd.DataFrame:
     for k, step in enumerate(subject.lowered.steps):
         rows += [[k, "", 1, 1, us, np.nan, us], [k, "", 0, 1, np.nan, us, us]]
         for dimension in Dimension:
-            if not why_not_split(subject.lowered, subject.layouts, _BLOCK, step, dimension):
+            if not why_not_cut(subject.lowered, subject.layouts, _BLOCK, step, dimension):
                 size = extent(subject.lowered, _BLOCK, step, dimension)
                 for share in (0.25, 0.5, 0.75):
                     end = size.nearest(share)
@@ -83,7 +83,7 @@ def _costs(subject: SweptModel, us: float = 1000.0, handshake_ms: float = 0.002)
 def test_every_way_is_a_partition_that_can_be_made(tmp_path: Path, name: str) -> None:
     subject = _subject(tmp_path, name)
     costs = _costs(subject)
-    found, tuned = ways(costs.costs)
+    found, tuned = measured_ways(costs.costs)
     assert tuple(found) == tuple(way for way in WAYS if way not in (PREDICTED, ALL_CORES))
     for way in found.values():
         made = partition(subject.lowered, subject.layouts, _BLOCK, costs.assignments(way.choice))
@@ -99,7 +99,7 @@ def test_every_way_is_a_partition_that_can_be_made(tmp_path: Path, name: str) ->
 def test_a_model_whose_every_operator_is_below_a_hand_over_stays_on_one_processor(tmp_path: Path) -> None:
     subject = _subject(tmp_path)
     costs = _costs(subject, us=1.0, handshake_ms=1.0)
-    found, tuned = ways(costs.costs)
+    found, tuned = measured_ways(costs.costs)
     for way in (OURS, EOP):
         assert len(set(costs.assignments(found[way].choice))) == 1
     assert set(tuned.ratios) <= {0.0, 1.0}
@@ -117,8 +117,8 @@ def test_a_step_that_the_gpu_refuses_says_so(tmp_path: Path) -> None:
 
 
 def test_a_constant_operator_and_too_few_points_are_constants() -> None:
-    assert fit([0.25, 0.5, 0.75, 1.0], [2.0, 2.0, 2.0, 2.0]).name == "constant"
-    assert fit([0.5, 1.0], [1.0, 2.0]).name == "constant"
+    assert fitted_pattern([0.25, 0.5, 0.75, 1.0], [2.0, 2.0, 2.0, 2.0]).name == "constant"
+    assert fitted_pattern([0.5, 1.0], [1.0, 2.0]).name == "constant"
 
 
 def _evidence(tmp_path: Path) -> EopEvidence:

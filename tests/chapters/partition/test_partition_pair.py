@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from edgeplan import plan_partition
 from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
-from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
+from edgeplan.chapters.partition.learning.predictors import PairPredictors, load_pair_predictors
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import ChainPlace, samples, timed, write_pool
@@ -60,7 +60,7 @@ def _here(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _loaded(predictors: Path) -> PairPredictors:
-    return load(predictors, load_pair("pair-pocl"))
+    return load_pair_predictors(predictors, load_pair("pair-pocl"))
 
 
 def _dispatcher(pair: Opened) -> Dispatcher:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from edgeplan.chapters.prediction.fusion.cases import MAP_KINDS, ROW_KINDS, Case, CaseOutcome, Probe, Timings, judge
-from edgeplan.chapters.prediction.fusion.detection import ARMS, COLUMNS, detect, pooled, skipped_pairs
+from edgeplan.chapters.prediction.fusion.detection import ARMS, COLUMNS, detect, pooled_decision, skipped_pairs
 from edgeplan.chapters.prediction.settings import FusionSettings
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.ir import Graph
@@ -194,7 +194,7 @@ def test_two_sizes_decide_together_where_the_small_one_is_unclear(
         clear = abs(margin - 0.5) > 2 * noise and margin > 0
         return CaseOutcome(10.0, 10.0, 20.0 - 10.0 * margin, margin, noise, "fused" if clear else "undecided", 6)
 
-    assert pooled(outcome(*small), outcome(*large), settings) == decision
+    assert pooled_decision(outcome(*small), outcome(*large), settings) == decision
 
 
 def test_noise_asks_for_more_measurements_and_is_reported() -> None:

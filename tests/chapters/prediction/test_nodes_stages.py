@@ -20,7 +20,7 @@ from trained_nodes import CALL_US, RULES, conv, device_file, trained, whole_us, 
 from edgeplan.chapters.prediction import whole_models as parts
 from edgeplan.chapters.prediction.stages import calibration, nodes, sampling, unseen
 from edgeplan.chapters.prediction.stages.evaluation import STORED_ROWS_ONLY, evaluate
-from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, Candidate, Sampler, key_of, sample_kernels
+from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, Candidate, Sampler, node_key, sample_kernels
 from edgeplan.chapters.prediction.stages.training import train_predictors
 from edgeplan.chapters.prediction.whole_models import COLUMNS, executed_models, node_rows
 from edgeplan.chapters.registry import Params, load_params
@@ -30,7 +30,7 @@ from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, NodeSubject
 from edgeplan.measurement.references import ReferenceTimes
-from edgeplan.predictors.nodes.storing import load, read_measured
+from edgeplan.predictors.nodes.storing import load_predictor, read_measured
 from edgeplan.support.frames import read_parquet, write_parquet
 from edgeplan.workloads import exports
 from edgeplan.zoo import FAMILIES, prior_models, variants
@@ -158,15 +158,15 @@ def told_of(pool: Sequence[Candidate], times: Mapping[str, int]) -> pd.DataFrame
 def test_each_key_comes_early_and_those_that_time_is_spent_in_more_often() -> None:
     pool = pool_of([*COMMON, *RARE])
     ordered = sampling.by_weight(pool, told_of(pool, {}), 3)
-    keys = [key_of(one.config) for one in ordered]
+    keys = [node_key(one.config) for one in ordered]
     assert set(keys[: len(set(keys))]) == set(keys)
     assert sorted(one.config.key for one in ordered) == sorted(config.key for config in (*COMMON, *RARE))
     assert ordered == sampling.by_weight(pool, told_of(pool, {}), 3) != sampling.by_weight(pool, told_of(pool, {}), 4)
     counts = [
-        Counter(key_of(one.config) for one in sampling.by_weight(pool, told_of(pool, times), 3)[:20])
+        Counter(node_key(one.config) for one in sampling.by_weight(pool, told_of(pool, times), 3)[:20])
         for times in ({"Relu": 10_000}, {"MatMul": 10_000})
     ]
-    assert counts[0][key_of(relu(1))] > 2 * counts[1][key_of(relu(1))]
+    assert counts[0][node_key(relu(1))] > 2 * counts[1][node_key(relu(1))]
 
 
 def test_labels_are_of_one_node_and_refused_ones_are_counted() -> None:
@@ -178,7 +178,7 @@ def test_labels_are_of_one_node_and_refused_ones_are_counted() -> None:
     assert (left, sampler.refused) == ([], 1)
     assert [row["latency_us"] for row in sampler.rows] == pytest.approx([law(relu(64)), law(product(4, 64, 64))])
     assert sampler.seconds == {ADAPTIVE: pytest.approx(0.2)}
-    assert sampler.seconds_of(ADAPTIVE, "product/") + sampler.seconds_of(ADAPTIVE, key_of(relu(1))) == pytest.approx(0.2)
+    assert sampler.seconds_of(ADAPTIVE, "product/") + sampler.seconds_of(ADAPTIVE, node_key(relu(1))) == pytest.approx(0.2)
 
 
 def test_rounds_measure_more_of_what_is_predicted_worst() -> None:
@@ -265,7 +265,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_training_recovers_what_is_known_and_writes_what_it_is_compared_with(results: Path) -> None:
-    predictor, known = load(results / "predictors"), read_measured(results / "predictors")
+    predictor, known = load_predictor(results / "predictors"), read_measured(results / "predictors")
     assert (predictor.device, predictor.measured_at, predictor.speed) == ("dev", "2026-01-01", 1.25)
     evaluated = executed_models(read_parquet(results / "nodes/models.parquet"), (parts.EVALUATED,))
     for one in evaluated.values():

@@ -18,7 +18,7 @@ from trained_nodes import RULES, SETTINGS, conv, device_file, trained, write_dev
 import edgeplan
 from edgeplan.chapters.prediction import api
 from edgeplan.chapters.prediction.adapting import adapt_device
-from edgeplan.chapters.prediction.paper import kernel_of
+from edgeplan.chapters.prediction.paper import paper_kernel
 from edgeplan.errors import DeviceError
 from edgeplan.graph.kernel_nodes import FUSED
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
@@ -120,10 +120,10 @@ def test_a_type_tells_layout_fusion_and_activation() -> None:
 )
 def test_the_papers_kernel_of_a_node(config: NodeConfig, kernel: str) -> None:
     """It does not hang on the engine, which may tell how it computes, and in what layout."""
-    assert kernel_of(key(config)) == kernel
+    assert paper_kernel(key(config)) == kernel
     for way in ("blocked.jit:avx512_core", "Convolution.brgconv_avx512_1x1_f32"):
         told = tuple(sorted({**dict(config.attributes), "implementation": way}.items()))
-        assert kernel_of(key(NodeConfig(config.op, FUSED, told, config.inputs, config.outputs))) == kernel
+        assert paper_kernel(key(NodeConfig(config.op, FUSED, told, config.inputs, config.outputs))) == kernel
 
 
 @pytest.mark.parametrize("about", [HERE, {**ELSEWHERE, **NOMINAL}, ELSEWHERE, None])

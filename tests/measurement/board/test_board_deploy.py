@@ -19,7 +19,7 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.board import deploy as deploying
 from edgeplan.measurement.board import install
-from edgeplan.measurement.board.bundle import BoardTarget, bundle_digest, pinned
+from edgeplan.measurement.board.bundle import BoardTarget, bundle_digest, pinned_requirements
 from edgeplan.measurement.board.deploy import deploy
 
 ROOT = Path(__file__).parents[3]
@@ -46,21 +46,21 @@ typer==1.0 ; sys_platform == 'linux' \\
 
 
 def test_a_worker_gets_what_it_needs_and_what_that_needs() -> None:
-    lines = pinned(LOCK, "onnxruntime", PI)
+    lines = pinned_requirements(LOCK, "onnxruntime", PI)
     names = [line.split("==")[0] for line in lines]
     assert "pandas" not in names
     assert {"pydantic-core", "rich", "onnxruntime"} <= set(names)
     (numpy,) = (line for line in lines if line.startswith("numpy"))
     assert numpy == f"numpy==2.4 --hash=sha256:{A} --hash=sha256:{B}"
-    newer = pinned(LOCK, "onnxruntime", BoardTarget((3, 12), "aarch64", 36))
+    newer = pinned_requirements(LOCK, "onnxruntime", BoardTarget((3, 12), "aarch64", 36))
     assert [line.split(" ")[0] for line in newer if line.startswith("numpy")] == ["numpy==2.5"]
     with pytest.raises(DeviceError, match="the lock does not hold openvino"):
-        pinned(LOCK, "openvino", PI)
+        pinned_requirements(LOCK, "openvino", PI)
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_the_real_lock_gives_each_package_once_and_nothing_heavy(engine: str) -> None:
-    lines = pinned((ROOT / "requirements.lock").read_text(), engine, PI)
+    lines = pinned_requirements((ROOT / "requirements.lock").read_text(), engine, PI)
     names = [line.split("==")[0] for line in lines]
     assert len(names) == len(set(names))
     assert not {"pandas", "pyarrow", "lightgbm", "snakemake", "dvc", "matplotlib"} & set(names)

@@ -21,7 +21,7 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.measurement.board import wire
-from edgeplan.measurement.board.client import checked
+from edgeplan.measurement.board.client import checked_measurement
 from edgeplan.measurement.board.journal import BoardJournal
 from edgeplan.measurement.board.link import LineReader
 from edgeplan.measurement.board.wire import MeasuredRow
@@ -63,7 +63,7 @@ def test_a_batch_and_a_row_arrive_as_they_were() -> None:
     assert found.subjects[0].id == ONE.id
     row = wire.answer_of(wire.line_of(wire.row_message(measured())))
     assert isinstance(row, wire.MeasuredRow)
-    back = checked(row, ONE, BATCH, NOW, "board")
+    back = checked_measurement(row, ONE, BATCH, NOW, "board")
     for field in ("least_us", "median_us", "measured_at", "node_us"):
         np.testing.assert_array_equal(getattr(back, field), getattr(measured(), field))
     assert back.nodes == measured().nodes
@@ -127,14 +127,14 @@ def test_a_forged_row_is_refused(case: str) -> None:
     changes, message = FORGED[case]
     row = msgspec.structs.replace(wire.row_message(measured()), **changes)
     with pytest.raises(FormatError, match=message) as caught:
-        checked(row, ONE, BATCH, NOW, "board")
+        checked_measurement(row, ONE, BATCH, NOW, "board")
     assert "edgeplan device deploy" in caught.value.next_step
 
 
 def test_nodes_that_nobody_asked_for_are_refused() -> None:
     for subject in (Subject(ONE.graph), NODE):
         with pytest.raises(FormatError, match="none were asked for"):
-            checked(wire.row_message(measured()), subject, BATCH, NOW, "board")
+            checked_measurement(wire.row_message(measured()), subject, BATCH, NOW, "board")
 
 
 NOT_DECLARED = [

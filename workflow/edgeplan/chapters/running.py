@@ -22,7 +22,7 @@ from edgeplan.chapters.base import ChapterParams, Stage
 from edgeplan.chapters.check import check_params
 from edgeplan.chapters.registry import CHECK, STAGES, load_params, params_on
 from edgeplan.chapters.wiring import CODE, code_digest, noted_code
-from edgeplan.engines.description import imported
+from edgeplan.engines.description import named_object
 from edgeplan.errors import BusyError, EdgeplanError, ParamsError, StoreError
 from edgeplan.support.files import write_text
 from edgeplan.support.scratch import ScratchFolder
@@ -80,10 +80,10 @@ def _run(name: str, target: Mapping[str, str]) -> None:
     outputs = [Path(at(path)) for path in stage.outputs.values()]
     for folder in dict.fromkeys(path.parent for path in outputs):
         require_writable(folder, instead=_INSTEAD)  # before minutes of measuring, not after them
-    function = imported(stage.function)
+    function = named_object(stage.function)
     paths = {key: at(path) for group in (stage.inputs, stage.outputs, stage.folders) for key, path in group.items()}
     with held(wait=True), _taken_back_on_failure([*outputs, *(Path(at(path)) for path in stage.shown)]):
-        function(**arguments(function, params, stage.params, paths, names))
+        function(**stage_arguments(function, params, stage.params, paths, names))
 
 
 def _named(name: str) -> Stage:
@@ -135,7 +135,7 @@ def _require_wired(stage: Stage) -> None:
         )
 
 
-def arguments(
+def stage_arguments(
     function: Callable[..., Any],
     params: ChapterParams,
     sections: Iterable[str],

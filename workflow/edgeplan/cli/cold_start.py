@@ -102,7 +102,7 @@ def plan_cold_start(
     )
     for line in [
         *made.about,
-        *summary(made.plan, made.profiles, made.folder),
+        *_summary(made.plan, made.profiles, made.folder),
         cache_line(made),
     ]:
         say(line)
@@ -142,7 +142,7 @@ def noise_line(plan: Plan) -> str:
     )
 
 
-def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
+def _summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
     """List the lines that the command prints of a plan."""
     table = remaining_table(profiles, disk=plan.disk is not None).set_index("layout").loc[plan.layout]
     n = len(plan.steps)

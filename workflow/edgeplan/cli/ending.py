@@ -9,13 +9,13 @@ from typing import NoReturn
 
 from edgeplan.errors import EdgeplanError
 from edgeplan.support.termination import end_orderly
-from edgeplan.terminal import CLOSED, ending, prepare, say
+from edgeplan.terminal import CLOSED, flush_failure, prepare_streams, say
 from edgeplan.writable import expected
 
 
 def guarded(work: Callable[[], object]) -> NoReturn:
     """Do a command's work, which prints, and end the process; errors a user can correct end with message and exit code."""
-    prepare()
+    prepare_streams()
     end_orderly()
     output, code = sys.stdout, 0
     try:
@@ -27,13 +27,13 @@ def guarded(work: Callable[[], object]) -> NoReturn:
         if sys.stdout is not output:  # what typer does when the reader has left
             code = CLOSED
     except OSError as error:
-        if (full := ending(output, suspected=True)) is None:
+        if (full := flush_failure(output, suspected=True)) is None:
             if (message := expected(error)) is None:
                 raise
             code = _reported(message)
         else:
             sys.exit(_unwritten(*full))
-    if (full := ending(output)) is not None:
+    if (full := flush_failure(output)) is not None:
         code = _unwritten(*full)
     sys.exit(code)
 

@@ -72,7 +72,7 @@ def plan_memory(
         weights=weights,
         preparation=preparation(shape, values, batch),
     )
-    for line in summary(made):
+    for line in memory_lines(made):
         say(line)
     if curve is not None:
         say(f"  curve           {curve}")
@@ -80,7 +80,7 @@ def plan_memory(
         say(f"  map             {memory_map}")
 
 
-def summary(made: MemoryPlanned) -> list[str]:
+def memory_lines(made: MemoryPlanned) -> list[str]:
     """List the lines that the command prints of a plan."""
     plan, run, profile = made.document, made.run, made.candidate.profile
     resident, proof = sum(profile.compute_ms), made.proof

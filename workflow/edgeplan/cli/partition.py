@@ -14,7 +14,7 @@ from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.cli.run_pair import check_lines
 from edgeplan.errors import ParamsError
 from edgeplan.planning.partition.document import read_costs
-from edgeplan.planning.partition.planner import PartitionPlan, compared, document, plan, write_plan
+from edgeplan.planning.partition.planner import PartitionPlan, compared, partition_document, plan, write_partition_plan
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
@@ -62,7 +62,7 @@ def plan_partition(
         read = read_costs(costs)
         made = plan(read)
         if output is not None:
-            write_plan(made, output)
+            write_partition_plan(made, output)
     else:
         if model is None or not pair or output is None:
             lacking = "MODEL.onnx" if model is None else "--pair" if not pair else "--output"
@@ -77,11 +77,11 @@ def plan_partition(
     others = compared(read) if compare else {}
     if as_json:
         told = {} if check is None else {"check": msgspec.to_builtins(check), "engine": engine}
-        say(json.dumps({**document(made), **told, **({"compared_ms": others} if compare else {})}, indent=2))
+        say(json.dumps({**partition_document(made), **told, **({"compared_ms": others} if compare else {})}, indent=2))
         return
     if engine:
         say(f"{escaped(made.model)}: {engine} answers; the plan for both processors, which is slower:")
-    for line in [*summary(made), *check_lines(check), *_compared_lines(others, made.makespan_ms), "", *longest(made)]:
+    for line in [*_summary(made), *check_lines(check), *_compared_lines(others, made.makespan_ms), "", *longest(made)]:
         say(line)
     if output is not None:
         say(f"written to {output}")
@@ -93,7 +93,7 @@ def proof(plan: PartitionPlan) -> str:
     return f"optimal, {bound}" if plan.optimal else f"at most {100 * plan.gap:.2f} % above the optimum, {bound}"
 
 
-def summary(plan: PartitionPlan) -> list[str]:
+def _summary(plan: PartitionPlan) -> list[str]:
     """List the lines that the command prints of a plan."""
     split = sum(step.on == "split" for step in plan.steps)
     single = plan.processors[plan.better_single == "gpu"]

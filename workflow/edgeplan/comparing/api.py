@@ -24,12 +24,12 @@ from edgeplan.comparing.ways import (
     Source,
     Turns,
     Way,
+    all_ways,
     beside_cores,
     engines,
     host_cores,
     processors_of,
     serve,
-    ways,
 )
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.registry import SETTINGS
@@ -241,7 +241,7 @@ _ALIKE = 0.04
 _STARTS_DIFFER = 0.05  # figures of other processes at another time, on a quiet machine
 
 
-def in_turns(turns: Turns, way: Way, ours: Bench, theirs: Bench, processors: tuple[int, ...], budget: TimeBudget) -> Held:
+def _in_turns(turns: Turns, way: Way, ours: Bench, theirs: Bench, processors: tuple[int, ...], budget: TimeBudget) -> Held:
     """Start a session of each model in each round, and have them infer in turns: whatever load there is meets both.
 
     A session serves both in one way; the first round is in any case, whatever the budget.
@@ -258,9 +258,9 @@ def in_turns(turns: Turns, way: Way, ours: Bench, theirs: Bench, processors: tup
         ratios.append(median(a / b for a, b in zip(_by_block(mine), _by_block(yours), strict=True)))
         runs = int(_BLOCKS * _SECONDS * 1e3 / max(own[-1], other[-1]))
         seconds = time.monotonic() - began
-        if len(ratios) in _ROUNDS and judged(ratios)[2] != "not told apart":
+        if len(ratios) in _ROUNDS and ratio_verdict(ratios)[2] != "not told apart":
             break
-    low, high, verdict = judged(ratios)
+    low, high, verdict = ratio_verdict(ratios)
     few = f"a verdict takes {_ROUNDS[0]} rounds: give more seconds" if len(ratios) < _ROUNDS[0] else ""
     return Held(way.name, median(own), median(other), median(ratios), low, high, len(ratios), verdict, few)
 
@@ -269,7 +269,7 @@ def _by_block(ran: Ran) -> list[float]:
     return [median(block) for block in ran.blocks]
 
 
-def judged(ratios: Sequence[float]) -> tuple[float, float, Verdict]:
+def ratio_verdict(ratios: Sequence[float]) -> tuple[float, float, Verdict]:
     """Return the ends of the interval of the median of all rounds' ratios, and what follows."""
     low, high, sure = around_median(ratios, _LEVEL)
     return low, high, _verdict(median(ratios), low, high, _ALIKE) if sure else "not known"
@@ -365,12 +365,12 @@ def compare(
         clock = references.time(_LOOKS).compute_us
         try:
             if other is None:
-                benches[0].measure(ways(names, len(processors), two))
+                benches[0].measure(all_ways(names, len(processors), two))
             for number, name in enumerate(names if other else ()):
                 way = Way(name, len(processors), 1)
                 try:
                     part = budget.part(1 / (len(names) - number))
-                    held.append(in_turns(turns, way, benches[0], benches[1], processors, part))
+                    held.append(_in_turns(turns, way, benches[0], benches[1], processors, part))
                 except EdgeplanError as error:
                     left_out.append(LeftOut(way.title, error.what))
         except KeyboardInterrupt:

@@ -197,7 +197,7 @@ _TURNS: Mapping[Goal, Callable[[Row], list[float]]] = {
 _ADAPTER = TypeAdapter(Comparison)
 
 
-def schema() -> dict[str, Any]:
+def comparison_schema() -> dict[str, Any]:
     """Return the JSON schema of a comparison."""
     return _ADAPTER.json_schema()
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
 from edgeplan.chapters.cold_start.measuring.planning import on_cores
-from edgeplan.chapters.cold_start.planners.registry import plan, with_warm_kernels
+from edgeplan.chapters.cold_start.planners.registry import plan_start, with_warm_kernels
 from edgeplan.chapters.partition.checked.planning import CheckLimits, checked_plan
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import PairFile
@@ -193,7 +193,7 @@ def engines() -> tuple[str, ...]:
     return REFERENCE, OWN, *(name for name in stock if name != REFERENCE)
 
 
-def ways(names: Sequence[str], count: int, pair: PairFile | None = None) -> list[Way]:
+def all_ways(names: Sequence[str], count: int, pair: PairFile | None = None) -> list[Way]:
     """Return all ways on so many processors, those first that are usually best: on all, by one session, by many, on a pair."""
     sizes = dict.fromkeys((count, 1, max(1, count // 2)))
     shapes = dict.fromkeys([*((size, count // size) for size in sizes), *((size, 1) for size in sizes)])
@@ -325,7 +325,7 @@ def _narrow(made: ColdStartPlan, model: Path, folder: Path, threads: int) -> Non
     if not profiles:
         raise ColdRunError(f"no costs of plans on {threads} cores: taskset -c 0-{threads - 1} edgeplan compare measures them")
     dnnl = Dnnl()
-    narrow = plan(profiles, "optimal", target_of(model, dnnl, threads))
+    narrow = plan_start(profiles, "optimal", target_of(model, dnnl, threads))
     write_linked(dnnl, model, with_warm_kernels(narrow, profiles), folder)
 
 

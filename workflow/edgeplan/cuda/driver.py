@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.errors import DeviceError, StoreError
-from edgeplan.opencl.building import ProgramSource, variant
+from edgeplan.opencl.building import ProgramSource, program_source
 from edgeplan.support.files import state_folder, write_atomically
 
 #: What to do about an error of the driver, by the end of its name (CUDA_ERROR_...).
@@ -139,7 +139,7 @@ _OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--diag-suppre
 @cache
 def translated(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
     """Return a kernel file of `opencl/sources` with its macros, as CUDA C++."""
-    found = variant(source, defines)
+    found = program_source(source, defines)
     options = (*_OPTIONS, *(option for option in found.options if option.startswith("-D")))
     return ProgramSource(name=found.name, text=_prelude() + found.text, options=options)
 

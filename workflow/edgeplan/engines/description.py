@@ -92,7 +92,7 @@ class Description:
     gpu: bool = False
 
 
-def imported(name: str) -> Any:
+def named_object(name: str) -> Any:
     """Import the object that `module:attribute` names; ImportError where it, or something that it imports, is not there."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, packages_dist
 from typing import Any, TypeVar
 
 from edgeplan.engines.base import Engine
-from edgeplan.engines.description import Description, Setting, imported
+from edgeplan.engines.description import Description, Setting, named_object
 from edgeplan.errors import DeviceError
 from edgeplan.support.store import Protocol
 from edgeplan.support.subprocesses import program_command, run
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @cache
 def _own() -> Mapping[str, Description]:
-    own: Iterator[Description] = (imported(f"edgeplan.engines.{place}") for place in _OWN)
+    own: Iterator[Description] = (named_object(f"edgeplan.engines.{place}") for place in _OWN)
     return {engine.name: engine for engine in own}
 
 
@@ -102,7 +102,7 @@ def face(registered: Mapping[str, Description], name: str, kind: str, attribute:
         raise DeviceError(f"unknown {kind} {name!r}", next_step=f"known {kind}s: " + ", ".join(registered))
     cls = getattr(registered[name], attribute)
     try:
-        return imported(cls)
+        return named_object(cls)
     except ImportError as error:
         raise DeviceError(
             f"{kind} {name!r} is not installed: {error}",

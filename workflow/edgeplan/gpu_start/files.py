@@ -23,7 +23,7 @@ import numpy.typing as npt
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.building import ProgramSource
-from edgeplan.opencl.launch import Packing, packed
+from edgeplan.opencl.launch import Packing, packed_buffer
 from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
 from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
@@ -178,7 +178,7 @@ class WeightFiles:
 def packed_of(weights: PackedWeights, raw: Mapping[str, npt.NDArray[Any]]) -> Array:
     """Pack the weights of a step, role -> values, as its kernels read them; some values may be overwritten."""
     step = Step("", weights.kind, (), (), (), settings=MappingProxyType(weights.settings))
-    return packed(Packing(weights.transform, weights.elements, weights.sizes), folded(step, raw))
+    return packed_buffer(Packing(weights.transform, weights.elements, weights.sizes), folded(step, raw))
 
 
 def sources_of(model: Path, names: Sequence[str]) -> tuple[ModelSource, ...]:

@@ -136,7 +136,7 @@ def _kernels(program: Program, step: Step, numbers: DeviceNumbers) -> dict[str, 
             next_step="plan it for the CPU, or for a pair, which runs such steps on the CPU: edgeplan plan partition",
         )
     given = (step, program.shapes, program.layouts, numbers)
-    return {OWN: dispatcher.dispatch(*given), **dispatcher.alternatives(*given)}
+    return {OWN: dispatcher.dispatch(*given), **dispatcher.alternative_dispatches(*given)}
 
 
 def _launch(program: Program, step: Step, launch: Launch) -> PlannedLaunch:

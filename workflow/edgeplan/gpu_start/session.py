@@ -29,7 +29,7 @@ import numpy as np
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, StoreError
 from edgeplan.gpu_start.files import CodeCache, WeightFiles, packed_of, write_codes
-from edgeplan.opencl.building import ProgramSource, sources_digest
+from edgeplan.opencl.building import ProgramSource, kernels_digest
 from edgeplan.opencl.launch import Launch, Memory
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.folder import GPU_START, PLAN_NAME, PlanFolder, plan_again
@@ -368,7 +368,7 @@ def sources_of_steps(processor: DispatchingProcessor, steps: Sequence[GpuStep]) 
 
 def library_version() -> str:
     """Return the version of the kernels: plans hold their arguments."""
-    return f"own kernels {sources_digest()[:16]}"
+    return f"own kernels {kernels_digest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def _places_of(settings: Mapping[str, Any], size: int, out: int) -> tuple[Array,
     return places, np.asarray((places >= 0) & (places <= last))
 
 
-def picked(size: int, out: int, settings: Mapping[str, Any]) -> Integers:
+def nearest_pixels(size: int, out: int, settings: Mapping[str, Any]) -> Integers:
     """Return the pixel that each of `out` pixels takes of `size` ones, by ONNX's `nearest`; -1: none (out,)."""
     places, inside = _places_of(settings, size, out)
     return np.where(inside, _ROUNDINGS[settings["rounding"]](places).clip(0, size - 1), -1).astype(np.int64)

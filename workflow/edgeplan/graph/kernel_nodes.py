@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
-from edgeplan.graph.kernels import make_kernel, outputs_of, split_members
+from edgeplan.graph.kernels import make_kernel, member_outputs, split_members
 from edgeplan.graph.nodes import MOST_VALUES, AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
 from edgeplan.graph.onnx.write import Constant, placed, plain_attributes, weight_bytes
 from edgeplan.graph.operators.registry import SPECS
@@ -227,7 +227,7 @@ def _cut(graph: Graph, members: Sequence[str]) -> Graph:
     operators = tuple(_renamed(op, f"k{index}", names) for index, op in enumerate(ops))
     outside = {name for op in ops for name in op.inputs} - written
     inputs = tuple(new for old, new in names.items() if old in outside)
-    outputs = tuple(names[name] for name in outputs_of(graph, members))
+    outputs = tuple(names[name] for name in member_outputs(graph, members))
     tensors = {new: replace(graph.tensors[old], name=new) for old, new in names.items()}
     return Graph("kernel", operators, inputs, outputs, tensors)
 

@@ -115,10 +115,10 @@ def make_kernel(graph: Graph, members: Iterable[str]) -> Kernel:
     reads = [i for op in (ops[anchor], *ops) for i in op.inputs if i not in written]
     names = tuple(op.name for op in ops)
     config = _config(graph, ops, kinds, anchor)
-    return Kernel(ops[anchor].name, config, names, tuple(dict.fromkeys(reads)), outputs_of(graph, names))
+    return Kernel(ops[anchor].name, config, names, tuple(dict.fromkeys(reads)), member_outputs(graph, names))
 
 
-def outputs_of(graph: Graph, members: Sequence[str]) -> tuple[str, ...]:
+def member_outputs(graph: Graph, members: Sequence[str]) -> tuple[str, ...]:
     """Return the activations of members that something outside reads, that are graph outputs, or that nothing reads."""
     written = [output for name in members for output in graph.by_name[name].outputs]
     readers = {o: [c.name for c in graph.consumers.get(o, ())] for o in written}
@@ -228,7 +228,7 @@ def _pads(
 _CONVOLUTIONS = frozenset({"conv", "dwconv"})
 
 
-def split(graph: Graph, rules: FusionRules) -> tuple[Kernel, ...]:
+def split_kernels(graph: Graph, rules: FusionRules) -> tuple[Kernel, ...]:
     """Return the kernels of a graph, in topological order; together they hold each operator once.
 
     Operators are visited in topological order and join the kernel of a producer where the rules allow it: the outcome of
@@ -261,7 +261,7 @@ def _kernels(graph: Graph, groups: Sequence[tuple[tuple[str, ...], tuple[str, ..
                 kernel,
                 members=(*members, *duplicates),
                 inputs=tuple(i for i in kernel.inputs if i not in repeated),
-                outputs=outputs_of(graph, (*members, *duplicates)),
+                outputs=member_outputs(graph, (*members, *duplicates)),
             )
         found.append(kernel)
     return tuple(found)

@@ -40,7 +40,7 @@ _LOOKED_AT_BYTES = 1 << 24  # of a message without operators
 _DAMAGED = "the file may be corrupt or truncated: copy or export it again"
 
 
-def read_model(path: Path) -> onnx.ModelProto:
+def read_message(path: Path) -> onnx.ModelProto:
     """Return the message of an ONNX file, without external data."""
     content = _content(path)
     try:
@@ -59,7 +59,7 @@ def read_model(path: Path) -> onnx.ModelProto:
 
 def model_files(model: Path) -> tuple[Path, ...]:
     """Return the ONNX file and the files of external data that it names, in the order of their names; all lie in its folder."""
-    return (model, *(external_file(model, location, 0, "a tensor") for location in external_locations(read_model(model))))
+    return (model, *(external_file(model, location, 0, "a tensor") for location in external_locations(read_message(model))))
 
 
 def model_sha256(model: Path) -> str:
@@ -123,7 +123,7 @@ class External:
     length: int | None
 
 
-def external(entries: Mapping[str, str]) -> External | None:
+def external_place(entries: Mapping[str, str]) -> External | None:
     """Where a tensor lies by the entries of its `external_data`; None if they do not say."""
     try:
         offset, length = (int(entries.get(key) or fallback) for key, fallback in (("offset", "0"), ("length", "-1")))
@@ -176,7 +176,7 @@ def external_file(model: Path, location: str, needed: int, what: str) -> Path:
     return path
 
 
-def everything(message: Message, kind: type[Kind]) -> Iterator[Kind]:
+def messages_of(message: Message, kind: type[Kind]) -> Iterator[Kind]:
     """Yield all messages of a kind in an ONNX message: of its graph, branches, bodies, functions and attributes."""
     if isinstance(message, kind):
         yield message
@@ -185,12 +185,12 @@ def everything(message: Message, kind: type[Kind]) -> Iterator[Kind]:
     for field, value in message.ListFields():
         if field.message_type is not None and field.message_type.name in _HOLDERS:
             for part in value if hasattr(value, "extend") else (value,):
-                yield from everything(part, kind)
+                yield from messages_of(part, kind)
 
 
 def outside(message: Message) -> Iterator[tuple[onnx.TensorProto, dict[str, str]]]:
     """Yield the tensors of a message that lie in other files, with what their `external_data` say."""
-    for tensor in everything(message, onnx.TensorProto):
+    for tensor in messages_of(message, onnx.TensorProto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield tensor, {entry.key: entry.value for entry in tensor.external_data}
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from edgeplan.errors import DeviceError, StoreError
-from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, identity, pyopencl, reason
+from edgeplan.opencl.platforms import OpenclOptions, device_versions, driver_identity, find_device, pyopencl, reason
 from edgeplan.support.files import state_folder
 from edgeplan.support.workers import ColdRunError, work_apart
 
@@ -53,7 +53,7 @@ class _Result(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @cache
-def variant(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
+def program_source(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
     """Return a kernel file of `sources` with its macros."""
     text = (_text("common.h") if source not in _STANDARD else "") + _text(f"{source}.cl")
     name = f"{source} ({', '.join(f'{key} {value}' for key, value in defines)})"
@@ -67,7 +67,7 @@ def _text(name: str) -> str:
 
 
 @cache
-def sources_digest() -> str:
+def kernels_digest() -> str:
     """Return the digest of the texts of all kernels."""
     texts = [path.read_bytes() for path in sorted(_SOURCES.iterdir()) if path.is_file()]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
@@ -82,7 +82,7 @@ class Programs:
     def __init__(self, context: Any, options: OpenclOptions, *, apart: bool = True) -> None:
         self._context, self._options, self._apart = context, options, apart
         (self._device,) = context.devices
-        self._named, self._identity = describe(self._device), identity(self._device)
+        self._named, self._identity = device_versions(self._device), driver_identity(self._device)
         self._built: dict[ProgramSource, Any] = {}
         self._folder = remembered()
 
@@ -191,7 +191,7 @@ def main() -> None:
     """Do the job on stdin, answer on stdout."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=_Job)
     device = find_device(OpenclOptions(**job.device))  # type: ignore[arg-type]
-    result = _tried(pyopencl().Context([device]), identity(device), job.variants)
+    result = _tried(pyopencl().Context([device]), driver_identity(device), job.variants)
     sys.stdout.write(msgspec.json.encode(result).decode())
 
 

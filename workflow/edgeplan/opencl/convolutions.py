@@ -100,7 +100,7 @@ def convolution(step: Step, shapes: Mapping[str, Shape]) -> Convolution:
     return Convolution(source[1], target[1], step.integer("groups"), *sizes, window, strides, dilations, pads)
 
 
-def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
+def convolution_refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
     """Return why there are no kernels for a convolution, or ""."""
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
     if len(source) != _IMAGE_RANK:
@@ -118,11 +118,11 @@ def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str],
     whole = each_in % numbers.block == 0 and each_out % unit == 0
     if c.groups > 1 and not c.depthwise and not whole:
         return f"a convolution of {c.groups} groups of {each_in} to {each_out} channels"
-    return post_ops.refusal(step, shapes, layouts, numbers.block)
+    return post_ops.posts_refusal(step, shapes, layouts, numbers.block)
 
 
-def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> Dispatch:
-    """Return the kernels of a convolution that `refusal` lets pass."""
+def conv_dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> Dispatch:
+    """Return the kernels of a convolution that `convolution_refusal` lets pass."""
     c = convolution(step, shapes)
     posts = post_ops.arguments(step, shapes)
     if not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
@@ -136,7 +136,7 @@ def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]
 
 
 def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> dict[str, Dispatch]:
-    """Return kernels that compute what those of `dispatch` do: other tiles, and the other algorithm. For autotuning."""
+    """Return kernels that compute what those of `conv_dispatch` do: other tiles, and the other algorithm. For autotuning."""
     c, posts = convolution(step, shapes), post_ops.arguments(step, shapes)
     if c.depthwise or not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
         return {}

@@ -23,7 +23,7 @@ from edgeplan.opencl.spaces import (
     Shapes,
     Space,
     Strides,
-    activation,
+    activation_tensor,
     by_row,
     image_strides,
     is_blocked,
@@ -120,8 +120,8 @@ class LaunchChain:
 def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy each input, or constant, to its place in the output, in order: a block that two share is written by both."""
     chain, axis = LaunchChain(numbers), step.integer("axis")
-    target = activation(step, "output", shapes, layouts)
-    sources = [activation(step, f"input:{index}", shapes, layouts) for index in range(len(step.inputs))]
+    target = activation_tensor(step, "output", shapes, layouts)
+    sources = [activation_tensor(step, f"input:{index}", shapes, layouts) for index in range(len(step.inputs))]
     held = 0
     for place, name in sorted((int(role.removeprefix("part_")), name) for role, name in step.weights.items()):
         sources.insert(place, DeviceTensor(Memory.weights, held, shapes[name], NCHW))
@@ -141,8 +141,8 @@ def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
 def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy each output from its place in the input."""
     chain, axis = LaunchChain(numbers), step.integer("axis")
-    source = activation(step, "input:0", shapes, layouts)
-    targets = [activation(step, f"output:{index}", shapes, layouts) for index in range(len(step.outputs))]
+    source = activation_tensor(step, "input:0", shapes, layouts)
+    targets = [activation_tensor(step, f"output:{index}", shapes, layouts) for index in range(len(step.outputs))]
     start = step.integer("start") if "start" in step.settings else 0
     for target in targets:
         if _images([source, *targets], axis, numbers.block):
@@ -216,7 +216,7 @@ def _row_part(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, ax
 def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy channels of several groups, in turn."""
     chain, groups = LaunchChain(numbers), step.integer("groups")
-    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
     chain.in_blocks(source)  # an image, in blocks or not
     block, channels = numbers.block, source.shape[1]
     read, out = (image_strides(one, one.shape, block) for one in (source, target))
@@ -228,7 +228,7 @@ def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy the same values in row-major order, whatever the two layouts."""
     chain = LaunchChain(numbers)
-    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
     before, after = (is_blocked(one, numbers.block) for one in (source, target))
     if before and after:
         source, before = chain.plain(source), False
@@ -245,7 +245,7 @@ def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 def transpose(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy axes in another order, between row-major tensors."""
     chain, permutation = LaunchChain(numbers), step.sizes("permutation")
-    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
     source = chain.plain(source)
     written = target if not is_blocked(target, numbers.block) else chain.temporary(target.shape, NCHW)
     own = plain_strides(source.shape, source.shape)
@@ -266,7 +266,7 @@ def cut_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
 def paste_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy rows to their place in an image."""
     chain = LaunchChain(numbers)
-    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
     chain.in_blocks(target)  # one image
     _pasted(chain, source, target, _ROW_AXIS, step.integer("start"))
     return chain.done("paste_rows.move")
@@ -304,7 +304,7 @@ def _in_blocks(
 ) -> Dispatch:
     """Dispatch a kernel of `window.cl`; images are put into blocks before it and out of them behind it if need be."""
     chain, (name, given) = LaunchChain(numbers), kernel
-    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
     source = chain.blocked(source)
     written = target if chain.in_blocks(target) else chain.temporary(target.shape, BLOCKED)
     _, channels, height, width = target.shape
@@ -320,7 +320,7 @@ def _in_blocks(
 def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Build the softmax of each row along an axis of a row-major tensor."""
     chain, axis = LaunchChain(numbers), step.integer("axis")
-    source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
     source = chain.plain(source)
     written = _plain_target(chain, target)
     shape = source.shape

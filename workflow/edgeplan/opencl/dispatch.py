@@ -33,7 +33,7 @@ _OF_IMAGES = frozenset(
 #: Makers that say themselves what they lack.
 _OTHERS: Mapping[str, Maker] = MappingProxyType(
     {
-        **dict.fromkeys(("eltwise", "binary", "scale"), pointwise.dispatch),
+        **dict.fromkeys(("eltwise", "binary", "scale"), pointwise.pointwise_dispatch),
         "concat": copies.concat,
         "split": copies.split,
         "shuffle": copies.shuffle,
@@ -52,7 +52,7 @@ _OTHERS: Mapping[str, Maker] = MappingProxyType(
 #: Kind of step -> (why a step is refused or "", its kernels).
 KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str], Callable[..., Dispatch]]] = MappingProxyType(
     {
-        "conv": (convolutions.refusal, convolutions.dispatch),
+        "conv": (convolutions.convolution_refusal, convolutions.conv_dispatch),
         "fc": (products.fc_refusal, products.fc),
         **{kind: (refusal_of(maker), maker) for kind, maker in _OTHERS.items()},
     }
@@ -92,7 +92,7 @@ def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
     return make(step, shapes, layouts, numbers)
 
 
-def alternatives(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> dict[str, Dispatch]:
+def alternative_dispatches(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> dict[str, Dispatch]:
     """Return by name, to be timed, what computes the same for a convolution or a fully connected step."""
     found: dict[str, Dispatch] = {}
     if step.kind == "conv":

@@ -55,7 +55,7 @@ class GpuNumbers(DeviceNumbers):
     tiled: int = 2
 
 
-def device_numbers(numbers: Mapping[str, int]) -> DeviceNumbers:
+def stored_numbers(numbers: Mapping[str, int]) -> DeviceNumbers:
     """Return the numbers of a device as they are stored."""
     return (GpuNumbers if "tiled" in numbers else DeviceNumbers)(**numbers)
 
@@ -72,7 +72,7 @@ class Memory(StrEnum):
 
     #: All activations of the program.
     arena = "arena"
-    #: The step's packed weights (`packed`).
+    #: The step's packed weights (`packed_buffer`).
     weights = "weights"
     #: At least `Dispatch.workspace_elements` that only this step's launches use while they run.
     workspace = "workspace"
@@ -195,7 +195,7 @@ class Dispatch:
         return {name: float(value) for name, value in found.items()}
 
 
-def packed(packing: Packing, values: Sequence[Array]) -> Array:
+def packed_buffer(packing: Packing, values: Sequence[Array]) -> Array:
     """Return the buffer that a step's kernels read: `packing.elements` values."""
     weight, bias = values[0], values[1] if len(values) > 1 else None
     found = np.zeros(packing.elements, np.float32)

@@ -227,12 +227,12 @@ def _devices_of(cl: Any, platform: Any) -> Sequence[Any]:
     return found
 
 
-def describe(device: Any) -> str:
+def device_versions(device: Any) -> str:
     """Return platform, device and driver with their versions: what was built or measured is for one."""
     return f"{device.platform.version.strip()}; {device.name.strip()}; {device.driver_version.strip()}"
 
 
-def identity(device: Any) -> str:
+def driver_identity(device: Any) -> str:
     """Return the digest of a device, its driver and the processor that both run on: what once worked there works again."""
-    parts = (describe(device), cpu_info())
+    parts = (device_versions(device), cpu_info())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

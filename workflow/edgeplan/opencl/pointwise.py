@@ -16,7 +16,7 @@ from edgeplan.opencl.spaces import (
     Shapes,
     Space,
     Strides,
-    activation,
+    activation_tensor,
     dispatched,
     walked,
 )
@@ -41,9 +41,9 @@ class _Operation:
     operand: DeviceTensor | None = None
 
 
-def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
+def pointwise_dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Return the kernels of a step of kind eltwise, binary or scale."""
-    source, out = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
+    source, out = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
     own, packing = _own(step, shapes, layouts, numbers.block)
     operations = [*own, *(_behind(step, index, post, shapes, layouts) for index, post in enumerate(step.post_ops))]
     others = [(one.operand.shape, one.operand.layout) for one in operations if one.operand is not None]
@@ -73,7 +73,7 @@ def _own(step: Step, shapes: Shapes, layouts: Layouts, block: int) -> tuple[list
     if code is None:
         raise LackingError(f"the operation {step.text('algorithm')}")
     if "operand" not in step.weights:
-        return [_Operation(code, operand=activation(step, "input:1", shapes, layouts))], Packing()
+        return [_Operation(code, operand=activation_tensor(step, "input:1", shapes, layouts))], Packing()
     shape = step.sizes("shape") if "shape" in step.settings else shapes[step.weights["operand"]]
     operand = DeviceTensor(Memory.weights, 0, (1,) * (len(out) - len(shape)) + tuple(shape), "nchw")
     elements = operand.elements(block)
@@ -86,7 +86,7 @@ def _behind(step: Step, index: int, post: PostOp, shapes: Shapes, layouts: Layou
     code = BINARY.get(post.algorithm or "add")
     if code is None:
         raise LackingError(f"the post-operation {post.algorithm}")
-    return _Operation(code, operand=activation(step, f"operand:{index}", shapes, layouts))
+    return _Operation(code, operand=activation_tensor(step, f"operand:{index}", shapes, layouts))
 
 
 def _eltwise(algorithm: str, alpha: float, beta: float) -> _Operation:

@@ -24,7 +24,7 @@ PER_CHANNEL: Mapping[str, int] = MappingProxyType({"add": 66, "mul": 67})
 _CODE_BITS = 8
 
 
-def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], block: int) -> str:
+def posts_refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], block: int) -> str:
     """Return why kernels cannot do a step's post-operations, or ""."""
     if len(step.post_ops) > MOST:
         return f"{len(step.post_ops)} post-operations, more than {MOST}"

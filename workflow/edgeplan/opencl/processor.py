@@ -14,7 +14,7 @@ from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import ProgramSource
-from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, device_numbers, packed
+from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, packed_buffer, stored_numbers
 from edgeplan.opencl.spaces import tensor_of
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.partitioned.program import is_view
@@ -33,7 +33,7 @@ class OpenclDispatcher(Dispatcher):
     features = FEATURES
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
-        self.device = device_numbers(numbers)
+        self.device = stored_numbers(numbers)
         super().__init__(numbers)
 
     def refusal(self, step: Step, shapes: Shapes, layouts: Layouts) -> str:
@@ -46,7 +46,7 @@ class OpenclDispatcher(Dispatcher):
 
     def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, Dispatch]:
         """See `Dispatcher`: other tiles and kernels of convolutions and fully connected steps."""
-        return dispatcher.alternatives(step, shapes, layouts, self.device)
+        return dispatcher.alternative_dispatches(step, shapes, layouts, self.device)
 
 
 #: What no kernel runs, whatever the step.
@@ -96,7 +96,7 @@ class DispatchingProcessor(Processor):
         self._announce(executable, found)
         values = np.zeros(1, np.float32)
         if found.packing.elements:
-            values = packed(found.packing, folded(step, executable.read(index)))
+            values = packed_buffer(found.packing, folded(step, executable.read(index)))
         memories = self._memories_of(executable, values, found.workspace_elements)
         commands = tuple(self.command(launch, _arguments(program, step, launch, memories)) for launch in found.launches)
         return Kernel(found.implementation, commands, found.features())

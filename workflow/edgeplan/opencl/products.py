@@ -32,7 +32,7 @@ from edgeplan.opencl.spaces import (
     Shapes,
     Space,
     Tile,
-    activation,
+    activation_tensor,
     by_row,
     ceil,
     dispatched,
@@ -58,7 +58,7 @@ def fc_refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumb
         return "a fully connected step with an output of 4 axes"
     if layouts[step.inputs[0]] not in (BLOCKED, NCHW) and not same_bytes(source, layouts[step.inputs[0]], NCHW, numbers.block):
         return f"an input in the layout {layouts[step.inputs[0]]}"
-    return post_ops.refusal(step, shapes, layouts, numbers.block)
+    return post_ops.posts_refusal(step, shapes, layouts, numbers.block)
 
 
 def fc(
@@ -121,7 +121,7 @@ def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
     """Launch products of matrices where they lie, by the strides of views (`runtime.lowering`)."""
     if step.weights or step.post_ops:
         raise LackingError("products with constants, or with more behind them")
-    tensors = [activation(step, role, shapes, layouts) for role in ("input:0", "input:1", "output")]
+    tensors = [activation_tensor(step, role, shapes, layouts) for role in ("input:0", "input:1", "output")]
     if any(is_blocked(one, numbers.block) for one in tensors):
         raise LackingError("products of images in blocks")
     views = [_view(step, key, one.shape) for key, one in zip(("read_0", "read_1", "written"), tensors, strict=True)]
@@ -176,7 +176,7 @@ def _strides(sizes: Shape, steps: Shape, leading: Shape) -> tuple[int, int, int,
 
 def layer_norm(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Launch kernels of rows along the last axis of a row-major tensor."""
-    source, target = (activation(step, role, shapes, layouts) for role in ("input:0", "output"))
+    source, target = (activation_tensor(step, role, shapes, layouts) for role in ("input:0", "output"))
     if is_blocked(source, numbers.block) or is_blocked(target, numbers.block) or step.post_ops:
         raise LackingError("normalised rows of images in blocks, or with more behind them")
     size = source.shape[-1]

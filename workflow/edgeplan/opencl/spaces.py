@@ -233,7 +233,7 @@ def tensor_of(step: Step, role: str) -> str:
     return step.post_ops[index].tensor if kind == "operand" else (step.inputs if kind == "input" else step.outputs)[index]
 
 
-def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts) -> DeviceTensor:
+def activation_tensor(step: Step, role: str, shapes: Shapes, layouts: Layouts) -> DeviceTensor:
     """Return an activation of a step by its role (see `tensor_of`)."""
     name = tensor_of(step, role)
     if layouts[name] not in (BLOCKED, NCHW) and len(shapes[name]) == _RANK:

@@ -71,7 +71,7 @@ def _multipliers(*, disk: bool) -> Floats:
     return np.stack([u, 1 - u, np.zeros_like(u)], axis=1)
 
 
-def picked(costs: CostArrays, widen_from: int, multipliers: Floats) -> tuple[Ints, Ints]:
+def picked_candidates(costs: CostArrays, widen_from: int, multipliers: Floats) -> tuple[Ints, Ints]:
     """Return the candidate and place (0: a queue) of each step, each chosen alone at multipliers of `cheap_bounds`."""
     u, queued, streamed = multipliers.tolist()
     weight = np.where(np.arange(costs.steps) < widen_from, u, 1.0)[:, None]
@@ -84,7 +84,7 @@ def picked(costs: CostArrays, widen_from: int, multipliers: Floats) -> tuple[Int
     return best // 2, np.where(best % 2 == 0, 0, MAIN)
 
 
-def improved(costs: CostArrays, schedule: KernelSchedule) -> KernelSchedule:
+def improved_schedule(costs: CostArrays, schedule: KernelSchedule) -> KernelSchedule:
     """Change one step's candidate and place after the other, each time the best change, while the makespan falls.
 
     All changes are judged at once. With `ends[q, k]` = preparations of steps <= k on queue q + executions of steps >= k,

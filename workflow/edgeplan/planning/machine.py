@@ -204,7 +204,7 @@ class CostArrays:
         return np.where(np.arange(self.steps)[:, None] < widen_from, self.narrow, self.wide)
 
 
-def costs_of(profile: Profile, disk: Disk | None = None) -> CostArrays:
+def cost_arrays(profile: Profile, disk: Disk | None = None) -> CostArrays:
     """Return the costs of a profile on its machine, contention included, with weights in memory or on a disk."""
     shape = (len(profile.layers), max(len(layer.candidates) for layer in profile.layers))
     arrays = [np.full(shape, np.inf) for _ in range(9)]

@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 
 from edgeplan.planning.document import Plan, Target
-from edgeplan.planning.local_search import Events, changed_at_random, cheap_bounds, improved, picked, spread
-from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, Span, costs_of, makespan_ms, sequential, simulate
+from edgeplan.planning.local_search import Events, changed_at_random, cheap_bounds, improved_schedule, picked_candidates, spread
+from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, Span, cost_arrays, makespan_ms, sequential, simulate
 from edgeplan.planning.mixed_integer import (
     MixedIntegerProgram,
     Relaxation,
@@ -84,7 +84,7 @@ def optimal(costs: CostArrays, search: Search | None = None, *, beat_ms: float =
         found = _Streamed(costs, in_memory.schedule, search.gap, beat_ms)
     widenings = costs.widenings()
     starts = np.argsort(bounds, kind="stable")[: found.first if costs.queues > 0 else 0].tolist()
-    first = (spread(costs, *picked(costs, widenings[i], multipliers[i]), widenings[i]) for i in starts)
+    first = (spread(costs, *picked_candidates(costs, widenings[i], multipliers[i]), widenings[i]) for i in starts)
     found.begin(first, float(bounds.min()), until)
     relaxed = solved = 0
     waiting = np.ones(len(bounds), dtype=bool)
@@ -167,7 +167,7 @@ class _Incumbent:
     def improve(self, schedule: KernelSchedule, bound_ms: float, until: float) -> None:
         """Offer what single changes make of a schedule."""
         del bound_ms, until
-        self.offer(improved(self.costs, schedule))
+        self.offer(improved_schedule(self.costs, schedule))
 
     def end(self, bound_ms: float, until: float) -> None:
         """Search around the best schedule on several queues, which the program only relaxes."""
@@ -261,11 +261,11 @@ def optimal_outcome(
     Only plans that are faster than `beat_ms`, the best makespan of another layout, are of interest.
     """
     start = profile.start_ms
-    found = optimal(costs_of(profile, disk), search, beat_ms=beat_ms - start)
+    found = optimal(cost_arrays(profile, disk), search, beat_ms=beat_ms - start)
     return Outcome(profile, found.schedule, start + found.makespan_ms, found.note, start + found.lower_bound_ms, disk)
 
 
-def document(
+def plan_document(
     outcome: Outcome,
     planner: str,
     target: Target,

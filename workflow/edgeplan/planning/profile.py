@@ -326,10 +326,10 @@ def undominated(profile: Profile, *, disk: bool = False) -> tuple[tuple[int, ...
 
 def pareto(profile: Profile, *, disk: bool = False) -> Profile:
     """Return the profile with undominated candidates only (Algorithm 1, line 1); `disk` as in `undominated`."""
-    return selected(profile, undominated(profile, disk=disk))
+    return narrowed(profile, undominated(profile, disk=disk))
 
 
-def selected(profile: Profile, positions: Sequence[Sequence[int]]) -> Profile:
+def narrowed(profile: Profile, positions: Sequence[Sequence[int]]) -> Profile:
     """Return the profile with the candidates at those positions only, by step."""
     layers = tuple(
         replace(layer, candidates=tuple(layer.candidates[i] for i in kept))

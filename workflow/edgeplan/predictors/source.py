@@ -13,7 +13,7 @@ from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import Kernel, load, own_folder, read_kernels, read_measured
+from edgeplan.predictors.nodes.storing import Kernel, load_predictor, own_folder, read_kernels, read_measured
 from edgeplan.support.files import read_json
 from edgeplan.support.machine import fingerprint
 from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
@@ -144,7 +144,7 @@ def _engine(card: Path) -> str:
 
 def _source(device: str, folder: Path, rules: Path, environment: Path, *, shipped: bool) -> Source:
     machine = read_json(environment, _Machine, "the environment of the rows") if environment.is_file() else _Machine()
-    predictor = load(folder)
+    predictor = load_predictor(folder)
     own: Mapping[str, float] = {}
     try:
         here = machine.fingerprint == fingerprint()

@@ -118,7 +118,7 @@ class Walk:
         return total * self.scale
 
 
-def on_all_cores(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
+def run_on_all_cores(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
     """Run independent jobs on a thread a core: the library and numpy let other threads run while they compute."""
     with ThreadPoolExecutor(cpus.workers()) as pool:
         for _ in pool.map(work, jobs):

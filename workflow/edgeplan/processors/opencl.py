@@ -21,14 +21,14 @@ import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
 from edgeplan.opencl import dispatch as dispatcher
-from edgeplan.opencl.building import Programs, ProgramSource, variant
+from edgeplan.opencl.building import Programs, ProgramSource, program_source
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, GpuNumbers, Launch, Memory
 from edgeplan.opencl.platforms import (
     VECTORS,
     OpenclOptions,
-    describe,
+    device_versions,
+    driver_identity,
     find_device,
-    identity,
     is_pocl,
     pyopencl,
     reason,
@@ -124,7 +124,7 @@ class OpenclProcessor(DispatchingProcessor):
 
     def empty(self) -> Kernel:
         """Return a kernel of one work item."""
-        return Kernel("empty", (_Command(self._programs.kernel(variant("empty", ()), "empty"), (1,), (1,)),))
+        return Kernel("empty", (_Command(self._programs.kernel(program_source("empty", ()), "empty"), (1,), (1,)),))
 
     def _announce(self, executable: Executable, found: Dispatch) -> None:
         """The first step of an executable has the kernels of all of them tried in one process apart, if never built."""
@@ -136,7 +136,7 @@ class OpenclProcessor(DispatchingProcessor):
         for step in program.steps:
             if not dispatcher.refusal(step, program.shapes, program.layouts, self.device_numbers):
                 launches += dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers).launches
-        self._programs.try_apart(variant(launch.source, launch.defines) for launch in launches)
+        self._programs.try_apart(program_source(launch.source, launch.defines) for launch in launches)
 
     def _memories_of(self, executable: Executable, weights: Any, workspace: int) -> dict[Memory, Any]:
         arena, between = self._argument(executable.arena), self._workspace_of(workspace)
@@ -173,11 +173,11 @@ class OpenclProcessor(DispatchingProcessor):
     @property
     def code_identity(self) -> str:
         """Return platform, device, driver and the host's processor, which PoCL compiles for."""
-        return identity(self.device)
+        return driver_identity(self.device)
 
     def source_of(self, launch: Launch) -> ProgramSource:
         """Return the source that a launch's kernel is built from; see `DispatchingProcessor`."""
-        return variant(launch.source, launch.defines)
+        return program_source(launch.source, launch.defines)
 
     def compile(self, asked: ProgramSource) -> None:
         """Build a source; see `DispatchingProcessor`."""
@@ -390,7 +390,7 @@ class OpenclProcessor(DispatchingProcessor):
             what = "the device has no fine-grained shared memory with atomics, so kernels cannot wait for the host"
             raise self._error(what, "have the host wait for events instead")
         cl = self._cl
-        kernel = self._programs.kernel(variant("poll", ()), name)
+        kernel = self._programs.kernel(program_source("poll", ()), name)
         given: list[Any] = [a for address, value in counters for a in (cl.SVM(self._word(address)), np.int32(value))]
         if name != "set_counter":
             given += [np.int64(self._looks), cl.SVM(self._control.data[:FLOAT_BYTES])]
@@ -507,7 +507,7 @@ def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNum
         options: that it was found by. Vectors are as wide as they say; else as the device computes with at once and its
             driver can compile, 4 floats where it has no vectors.
     """
-    narrower = [most for driver, most in _NARROWER.items() if driver in describe(device)]
+    narrower = [most for driver, most in _NARROWER.items() if driver in device_versions(device)]
     most = min(max(int(device.native_vector_width_float), VECTORS[0]), block, *narrower)
     kind = GpuNumbers if device.type & pyopencl().device_type.GPU else DeviceNumbers
     return kind(
@@ -528,7 +528,7 @@ def _capabilities(device: Any, options: OpenclOptions) -> Capabilities:
     atomics = sharing == Sharing.fine and bool(svm & cl.device_svm_capabilities.ATOMICS)
     return Capabilities(
         name=str(device.name).strip(),
-        version=describe(device),
+        version=device_versions(device),
         sharing=sharing,
         atomics=atomics,
         cores=(options.cores or started_cores()) if is_pocl(device) else (),

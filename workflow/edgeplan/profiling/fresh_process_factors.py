@@ -30,11 +30,11 @@ from edgeplan.measurement.process.inputs import job_inputs
 from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION, Clock, Interference
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.measurement.process.record_bench import Bench
-from edgeplan.measurement.process.starts import ATTEMPTS, Forks, prepared, start_cold
+from edgeplan.measurement.process.starts import ATTEMPTS, Forks, prepared_plan, start_cold
 from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.document import Plan
-from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, costs_of, makespan_ms, simulate
-from edgeplan.planning.optimal import Outcome, Search, document, optimal_outcome
+from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, cost_arrays, makespan_ms, simulate
+from edgeplan.planning.optimal import Outcome, Search, optimal_outcome, plan_document
 from edgeplan.planning.profile import BIG, SOURCES, Candidate, Contention, Fresh, Profile, check, pareto
 from edgeplan.profiling.rounds import Harness, release_freed
 from edgeplan.profiling.samples import TrialProgram
@@ -220,7 +220,7 @@ def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:
             "setting": "edgeplan",
             "threads": plan.threads,
             "cpus": cpus,
-            "artefact": prepared(folder).artefact,
+            "artefact": prepared_plan(folder).artefact,
             "state": "cached",
             **job_inputs(read_folder(folder).head.inputs),
         }
@@ -421,7 +421,7 @@ def tried(
     for profile in profiles:
         found = optimal_outcome(pareto(check(profile)), search)
         target = target_of(model, dnnl, profile.big_cores)
-        plan = document(found, "optimal", target, bound_ms=found.lower_bound_ms or found.makespan_ms)
+        plan = plan_document(found, "optimal", target, bound_ms=found.lower_bound_ms or found.makespan_ms)
         folder = scratch / "tried" / profile.layout
         build_plan_folder(dnnl, model, plan, folder)
         jobs[profile.layout] = start_job(plan, folder, cores.all)
@@ -493,6 +493,6 @@ def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, bes
     steps = len(choice)
     place = tuple(k % profile.queues if beside else MAIN for k in range(steps))
     schedule = KernelSchedule(tuple(choice), place, steps if beside or not profile.equal else 0)
-    makespan = makespan_ms(costs_of(profile), schedule)
+    makespan = makespan_ms(cost_arrays(profile), schedule)
     outcome = Outcome(profile, schedule, makespan, "for calibration")
-    return document(outcome, "calibration", target_of(model, dnnl, profile.big_cores), bound_ms=makespan)
+    return plan_document(outcome, "calibration", target_of(model, dnnl, profile.big_cores), bound_ms=makespan)

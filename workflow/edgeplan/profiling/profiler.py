@@ -41,7 +41,7 @@ from edgeplan.profiling.fresh_process_factors import (
     tried,
 )
 from edgeplan.profiling.profiles import ONCE, measure_once, once_ms, profile_of
-from edgeplan.profiling.rounds import Harness, ModelToProfile, measure, work_ms
+from edgeplan.profiling.rounds import Harness, ModelToProfile, measure_groups, work_ms
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity
 from edgeplan.profiling.subjects import signatures, touched_pages
@@ -276,7 +276,7 @@ class _Measuring:
             return False
 
         if missing:
-            rows = measure(rig, missing, settings, self._clock, advance, budget, promising)
+            rows = measure_groups(rig, missing, settings, self._clock, advance, budget, promising)
             last = f"first:{rig.widths[-1]}"
             wanted = None if thorough else {(r.signature, r.implementation) for r in rows if last in r.samples_ms}
             known = once_ms(store.all_rows())

@@ -291,7 +291,7 @@ class _Open:
     samples: list[Samples] = field(default_factory=list)
 
 
-def measure(
+def measure_groups(
     rig: Harness,
     groups: Collection[Group],
     settings: ProfileSettings,

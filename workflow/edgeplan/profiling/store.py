@@ -249,7 +249,7 @@ def _write_steps(path: Path, steps: Mapping[str, tuple[Row, ...]]) -> None:
     write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_profiled(path: Path) -> list[Row]:
     """Return rows of one Parquet file."""
     again = "delete the file: its rows are measured again"
     try:
@@ -263,4 +263,4 @@ def read_rows(path: Path) -> list[Row]:
     return [Row(**{**record, "samples_ms": dict(record["samples_ms"])}) for record in table.to_pylist()]
 
 
-_FORM = FileFormat(lambda path: _by_step(read_rows(path)), _write_steps, _less_disturbed, _MAX_STEPS_PER_FILE)
+_FORM = FileFormat(lambda path: _by_step(read_profiled(path)), _write_steps, _less_disturbed, _MAX_STEPS_PER_FILE)

@@ -84,7 +84,7 @@ def render_page(sections: Sequence[PageSection], others: Sequence[PageSection] =
         "cells": _cells,
         "signs": _signs,
         "tally": tally,
-        "days": days,
+        "days": _days,
         "number_unit": _number_unit,
     }
     script = Markup(pages.get_template("script.js.j2").render())  # noqa: S704  a file of this package
@@ -151,7 +151,7 @@ def tally(lines: Sequence[Line]) -> str:
     return ", ".join(told)
 
 
-def days(measured_at: str) -> str:
+def _days(measured_at: str) -> str:
     """Return the first and the last day that a text names; the text itself where it names none."""
     found = sorted(_DAY.findall(measured_at))
     return measured_at if not found else found[0] if found[0] == found[-1] else f"{found[0]} to {found[-1]}"

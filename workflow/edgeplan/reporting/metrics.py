@@ -50,7 +50,7 @@ def pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[FloatArray, FloatAr
     return truth, guess
 
 
-def relative_error(measured: ArrayLike, predicted: ArrayLike) -> FloatArray:
+def relative_errors(measured: ArrayLike, predicted: ArrayLike) -> FloatArray:
     """Return the signed error over the measurement, shape (n,): 0.1 means predicted 10 % too slow."""
     truth, guess = pair(measured, predicted)
     return (guess - truth) / truth
@@ -64,12 +64,12 @@ def rmse(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 def rmspe(measured: ArrayLike, predicted: ArrayLike) -> float:
     """Return the root mean square percentage error, in percent of the measurement."""
-    return float(100 * np.sqrt(np.mean(relative_error(measured, predicted) ** 2)))
+    return float(100 * np.sqrt(np.mean(relative_errors(measured, predicted) ** 2)))
 
 
 def within(measured: ArrayLike, predicted: ArrayLike, share: float) -> float:
     """Return the share (0..1) of predictions that miss by at most `share` (0.1 for +-10 %) of the measurement."""
-    return float(np.mean(np.abs(relative_error(measured, predicted)) <= share + ROUNDING))
+    return float(np.mean(np.abs(relative_errors(measured, predicted)) <= share + ROUNDING))
 
 
 def accuracy(measured: ArrayLike, predicted: ArrayLike) -> Accuracy:
@@ -108,7 +108,7 @@ def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, gr
     codes, names = pd.factorize(np.asarray(groups))
     if len(names) < 2:
         return math.nan, math.nan
-    mine, other = (np.bincount(codes, relative_error(measured, predicted) ** 2) for predicted in (ours, theirs))
+    mine, other = (np.bincount(codes, relative_errors(measured, predicted) ** 2) for predicted in (ours, theirs))
     found = bootstrap(
         (mine, other, np.bincount(codes)),
         _points,

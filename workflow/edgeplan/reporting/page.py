@@ -260,7 +260,7 @@ def _joined(folder: Path, name: str, note: str) -> str:
     return f"{caption(folder, name)} {note}".rstrip()
 
 
-def machine_of(environment: Mapping[str, Any]) -> str:
+def machine_line(environment: Mapping[str, Any]) -> str:
     """Return the machine of a captured environment, as a line; what it does not tell is left out."""
     versions = " ".join(str(environment[key]) for key in ("engine", "engine_version") if key in environment)
     sizes = (("cores", "{} cores"), ("memory_gib", "{} GiB"))
@@ -269,7 +269,7 @@ def machine_of(environment: Mapping[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def rows_of(environment: Mapping[str, Any]) -> tuple[str, ...]:
+def origin_of(environment: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fingerprint of the machine and the commits that measured, of a captured environment."""
     return (str(environment.get("fingerprint", "")), *map(str, environment.get("commits", ())))
 
@@ -281,21 +281,21 @@ def table(name: str, title: str, note: str, frame: pd.DataFrame, *, unfolded: bo
     return PageTable(name, title, note, tuple(str(c) for c in frame.columns), numeric, rows, unfolded)
 
 
-def number(value: float, *, share: bool = False) -> str:
+def _number(value: float, *, share: bool = False) -> str:
     """Return a figure as text; a share in percent."""
     return f"{cell_text(100 * float(value))} %" if share else cell_text(float(value))
 
 
 def metric_texts(metrics: Mapping[str, float]) -> tuple[tuple[str, str], ...]:
     """Format all figures by name, as text."""
-    return tuple((name, number(metrics[name])) for name in sorted(metrics))
+    return tuple((name, _number(metrics[name])) for name in sorted(metrics))
 
 
 def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[str, ...] = ()) -> list[Line]:
     """Return a line for each bar; a figure without a value misses its bar, one whose key begins as `shares` is in percent."""
     lines = []
     for bar in held:
-        as_text = partial(number, share=bar.key.startswith(shares))
+        as_text = partial(_number, share=bar.key.startswith(shares))
         lines.append(Line(bar.title, bar.told(metrics, as_text), bar.limits(as_text), bar.aim, bar.verdict(metrics)))
     return lines
 
@@ -325,7 +325,7 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
         if card.further and value is None:
             continue
         told = NO_VALUE if value is None else f"{_short(value, card)} {'%' if card.share else card.unit}".rstrip()
-        held = (bar.verdict(metrics), bar.limits(partial(number, share=card.share)), bar.aim) if bar else ("", "", "")
+        held = (bar.verdict(metrics), bar.limits(partial(_number, share=card.share)), bar.aim) if bar else ("", "", "")
         interval = " to ".join(_short(end, card) for end in ends) + " %" * card.share if ends else ""
         cards.append(PageCard(card.title, told, *held, card.paper, interval))
     return cards

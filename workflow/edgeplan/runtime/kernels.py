@@ -58,7 +58,7 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
 
-def load(names: Iterable[str]) -> list[int]:
+def kernel_addresses(names: Iterable[str]) -> list[int]:
     """Return addresses of kernels, by what they do and what their elements are of: `where_int32`.
 
     Raises:
@@ -67,9 +67,9 @@ def load(names: Iterable[str]) -> list[int]:
     return [_address(name) for name in names]
 
 
-def function(name: str) -> Callable[..., int]:
+def kernel_function(name: str) -> Callable[..., int]:
     """A kernel, with the arguments of `dnnl_primitive_execute`."""
-    found: Any = _TYPE(load([name])[0])
+    found: Any = _TYPE(kernel_addresses([name])[0])
     return found  # type: ignore[no-any-return]  # ctypes has no types of its functions
 
 

@@ -43,7 +43,7 @@ _PLACE = "dnnl_memory_set_data_handle"
 Words: TypeAlias = "ctypes.Array[ctypes.c_int64]"
 
 
-def array(count: int) -> Words:
+def zero_words(count: int) -> Words:
     """Allocate words, all of them 0."""
     return (_WORD * count)()
 
@@ -54,9 +54,9 @@ def function_address(function: Any) -> int:
 
 
 @cache
-def places_of(path: str) -> Words:
+def _places_of(path: str) -> Words:
     """Addresses of the functions that the loop calls, of oneDNN's library at a path, which is loaded."""
-    found = array(PLACES)
+    found = zero_words(PLACES)
     found[FN_PLACE] = function_address(getattr(ctypes.CDLL(path), _PLACE))
     return found
 
@@ -70,10 +70,10 @@ class Loop:
 
     def __init__(self, path: str, stream: int, items: Words) -> None:
         # addresses of places, own memory, items and times; first step, end, what is waited for last, limit in ns
-        self._run, self._places = native.function("run_lane", _WORD, *(_WORD,) * 8), places_of(path)
-        self._own = array(OWN_WORDS)
+        self._run, self._places = native.function("run_lane", _WORD, *(_WORD,) * 8), _places_of(path)
+        self._own = zero_words(OWN_WORDS)
         self._own[OWN_STREAM] = stream
-        self.times, self._items = array(2 * (len(items) // ITEM_WORDS)), items
+        self.times, self._items = zero_words(2 * (len(items) // ITEM_WORDS)), items
         self._given = tuple(map(ctypes.addressof, (self._places, self._own, items, self.times)))
 
     def share(self, own: int, other: int, needed: Sequence[int], team: int) -> None:

@@ -117,14 +117,14 @@ def step_candidates(
     found = []
     with dnnl.without_primitive_cache():
         for step in lowered.steps:
-            key = signature(creator, step)
+            key = candidates_key(creator, step)
             if key not in known:
                 known[key] = candidates(creator, step)
             found.append(known[key])
     return tuple(found)
 
 
-def signature(creator: Creator, step: Step) -> object:
+def candidates_key(creator: Creator, step: Step) -> object:
     """Return a key that decides the candidates of a step: equal for steps that differ in names alone."""
     tensors = (*step.reads, *step.outputs)
     return (

@@ -61,7 +61,7 @@ class Ranged:
     origin: tuple[int, ...]
 
 
-def cut(
+def cut_ranges(
     lowered: Lowered, layouts: Mapping[str, str], block: int, limit: Callable[[Step], int], most: int | None = None
 ) -> Ranged:
     """Cut steps whose weights are large into parts of the same size, but for rounding to blocks.
@@ -130,7 +130,7 @@ def _axis(step: Step, shape: Shape) -> int:
     return 1 if step.kind == "conv" else len(shape) - 1
 
 
-def weight_bytes(step: Step, shapes: Mapping[str, Shape]) -> int:
+def _weight_bytes(step: Step, shapes: Mapping[str, Shape]) -> int:
     """Bytes of a step's weights as they lie in the file."""
     return sum(_FLOAT_BYTES * math.prod(shapes[name]) for name in step.weights.values())
 
@@ -163,7 +163,7 @@ class _Cutter:
         if not unit:
             return ()
         units = self.channels(step) // unit
-        wanted = -(-weight_bytes(step, self._given) // max(1, limit))
+        wanted = -(-_weight_bytes(step, self._given) // max(1, limit))
         count = min(wanted, units, most or units)
         return [unit * (units * k // count) for k in range(1, count)]
 

@@ -14,7 +14,7 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, allocate, transformed
 from edgeplan.runtime.program import Program
-from edgeplan.runtime.streaming.build import Segment, StepInMaking, program_of
+from edgeplan.runtime.streaming.build import Segment, StepInMaking, stream_program
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.program import Buffer, Operand
 
@@ -50,7 +50,7 @@ class PreparedSteps:
         dnnl.set_threads(width)
         rows = [_row(executable, index) for index in (range(len(program.steps)) if steps is None else steps)]
         lowered = Lowered(program.name, program.steps, (), (), program.shapes, program.types)  # who binds knows its border
-        built = program_of(executable.creator, lowered, _OneBuffer(program), rows, width)
+        built = stream_program(executable.creator, lowered, _OneBuffer(program), rows, width)
         self.converts = tuple(tuple(call.converts for call in row.created.calls) for row in rows)
         self.calls = BoundCalls(dnnl, built, worker.stream)
         self._weights, self._arena = allocate(built.weights_bytes), executable.arena
@@ -111,7 +111,7 @@ class SequentialSession:
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
-        return outputs_of(self.executable)
+        return session_outputs(self.executable)
 
 
 def copy_inputs(views: Mapping[str, Array], inputs: Mapping[str, Array], model: str) -> None:
@@ -131,6 +131,6 @@ def bind_inputs(executable: Executable, inputs: Mapping[str, Array]) -> None:
     copy_inputs({name: executable.activation(name) for name in program.inputs}, inputs, program.name)
 
 
-def outputs_of(executable: Executable) -> dict[str, Array]:
+def session_outputs(executable: Executable) -> dict[str, Array]:
     """Copies of the outputs of the last run."""
     return {name: np.array(executable.activation(name)) for name in executable.program.outputs}

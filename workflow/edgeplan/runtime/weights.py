@@ -19,7 +19,7 @@ import numpy as np
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Tensor
-from edgeplan.graph.model_file import cannot_read, external, external_file
+from edgeplan.graph.model_file import cannot_read, external_file, external_place
 from edgeplan.graph.shapes import FLOAT16, FLOAT32
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.transform import SCALE
@@ -258,7 +258,7 @@ def _tensor(data: mmap.mmap, tensor: _Field, file: str) -> Iterator[tuple[str, W
         return
     name = "".join(data[field.start : field.stop].decode() for field in held.get(_TENSOR_NAME, ())[-1:])
     if any(field.start == _EXTERNAL for field in held.get(_TENSOR_LOCATION, ())[-1:]):
-        place = external(dict(_entry(data, field) for field in held.get(_TENSOR_EXTERNAL, ())))
+        place = external_place(dict(_entry(data, field) for field in held.get(_TENSOR_EXTERNAL, ())))
         if place is not None:
             size = -1 if place.length is None else place.length
             yield name, WeightLocation(place.location, place.offset, size, BYTES_PER_ELEMENT[dtype], dtype)

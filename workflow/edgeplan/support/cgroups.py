@@ -52,7 +52,7 @@ def memory_limit(proc: Path = PROC, root: Path = ROOT) -> int | None:
         root: folder that mount points are below.
     """
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    told = (number(folder / names[version]) for version, folder in groups("memory", proc, root))
+    told = (_number(folder / names[version]) for version, folder in groups("memory", proc, root))
     limits = [limit for limit in told if limit is not None and limit < _UNLIMITED_BYTES]
     return min(limits, default=None)
 
@@ -81,7 +81,7 @@ def fields(path: Path) -> dict[str, int]:
     return {parts[0]: int(parts[1]) for parts in split if len(parts) > 1 and parts[1].isdigit()}
 
 
-def number(path: Path) -> int | None:
+def _number(path: Path) -> int | None:
     """Return the whole number that a file holds; None where it holds none, as for "max"."""
     (text, *_) = lines(path) or [""]
     return int(text) if text.isdigit() else None
@@ -116,7 +116,7 @@ def _left(proc: Path, root: Path) -> Iterator[FreeMemory]:
     yield FreeMemory(_available(proc), "this machine")
     for version, folder in groups("memory", proc, root):
         limit_name, usage_name, cached = _NAMES[version]
-        limit, usage = number(folder / limit_name), number(folder / usage_name)
+        limit, usage = _number(folder / limit_name), _number(folder / usage_name)
         if limit is None or usage is None:  # "max", the root, or a kernel that does not tell
             continue
         statistics = fields(folder / "memory.stat")

@@ -28,7 +28,7 @@ def resident() -> dict[str, int]:
     return found
 
 
-def page_tables() -> int:
+def page_table_bytes() -> int:
     """Return bytes of page tables, which the kernel holds for this process and a control group counts."""
     with open("/proc/self/status") as file:  # noqa: PTH123  likewise
         return next((int(line.split()[1]) * _KIB for line in file if line.startswith("VmPTE:")), 0)

@@ -15,7 +15,7 @@ import edgeplan
 from edgeplan.support import lifeline
 
 
-def environment() -> Mapping[str, str]:
+def child_environment() -> Mapping[str, str]:
     """Return the environment of processes that are started: the package of this very process is first on the path.
 
     It holds where also it runs from a checkout, and names the lifeline of this process. Bytecode is kept: without it each
@@ -62,7 +62,7 @@ def start(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        env={**environment(), **(variables or {})},
+        env={**child_environment(), **(variables or {})},
         cwd=cwd,
         process_group=0,
     )

@@ -71,7 +71,7 @@ def _bad_file() -> tuple[type[Exception], ...]:
     return (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
 
 
-def described(border: ModelInput) -> str:
+def _described(border: ModelInput) -> str:
     """Return an input as messages name it, e.g. "float32[1,3,224,224] named 'input'"."""
     return f"{_form(border.dtype, border.shape)} named {border.name!r}"
 
@@ -158,7 +158,7 @@ def _check(border: ModelInput, dtype: object, shape: Sequence[int], expected: Se
 
 def _refuse(expected: Sequence[ModelInput], what: str, where: str) -> NoReturn:
     raise InputError(
-        what, where=where, next_step=f"correct the input: expected {' and '.join(described(border) for border in expected)}"
+        what, where=where, next_step=f"correct the input: expected {' and '.join(_described(border) for border in expected)}"
     )
 
 

@@ -33,10 +33,10 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Split, partition, program_of
+from edgeplan.runtime.partitioned.program import Split, partition, partitioned_program
 from edgeplan.runtime.processor import Host, Kernel, Processor, Region, Sharing
 from edgeplan.runtime.program import Program, activation_layouts, default_program, step_candidates
-from edgeplan.runtime.session import PreparedSteps, bind_inputs, outputs_of
+from edgeplan.runtime.session import PreparedSteps, bind_inputs, session_outputs
 from edgeplan.testing.engines import reference_outputs, require_close
 
 _LATER_SECONDS, _LONG_SECONDS = 0.05, 10.0
@@ -199,9 +199,9 @@ class ProcessorContract:
         at = max(at // block * block, block)
         layouts = activation_layouts(lowered, BLOCKED)
         parts = partition(lowered, layouts, block, (Split(at), 0))
-        program = program_of(dnnl, partition(lowered, layouts, block, (0, 0)), model)
+        program = partitioned_program(dnnl, partition(lowered, layouts, block, (0, 0)), model)
         choices = [default(c) for c in step_candidates(dnnl, parts.ranged.lowered, BLOCKED, parts.layouts)]
-        split = program_of(dnnl, parts, model)
+        split = partitioned_program(dnnl, parts, model)
         split = replace(split, choices=tuple(choices), arena_bytes=split.arena_bytes + _SCRATCH_BYTES)
         whole = lowered.steps[0].outputs[0]
         mine = next(step.outputs[0] for step in split.steps if step.outputs[0].endswith(f":{channels}]"))
@@ -336,7 +336,7 @@ def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path)
         processor.enqueue_out(arena, everything)
         processor.flush()
         processor.finish()
-        found = outputs_of(executable)
+        found = session_outputs(executable)
     processor.free(arena)
     return found
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.zoo.convolutional import INCEPTION_STAGES, resnet, squeezenet
-from edgeplan.zoo.family import CLASSES, IMAGE, classifier, published
+from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, published
 from edgeplan.zoo.separable import (
     MOBILENETV1_LAYERS,
     MOBILENETV2_STAGES,
@@ -184,7 +184,7 @@ def shufflenet(name: str = "shufflenet", *, width: float = 1.0) -> Graph:
         for unit in range(repeats):
             # "We do not apply group convolution on the first pointwise layer" (section 3.2): it has few channels.
             x = _unit(b, x, out, 1 if stage == unit == 0 else _GROUPS, downsamples=unit == 0)
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def _unit(b: GraphBuilder, x: str, out: int, first_groups: int, *, downsamples: bool) -> str:
@@ -219,7 +219,7 @@ def efficientnet_b0(name: str = "efficientnet_b0") -> Graph:
             y = _block(b, x, expansion, kernel, out, first_stride if block == 0 else 1)
             x = b.add(x, y) if block > 0 else y
     x = _swish(b, b.conv_bn(x, 1280, 1, act=""))
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def _block(b: GraphBuilder, x: str, expansion: int, kernel: int, out: int, stride: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.family import CLASSES, IMAGE, Choices, classifier, kept_padding
+from edgeplan.zoo.family import CLASSES, IMAGE, Choices, add_classifier, kept_padding
 
 
 def alexnet(choices: Choices, name: str) -> Graph:
@@ -113,7 +113,7 @@ def googlenet(choices: Choices, name: str) -> Graph:
             x = b.maxpool(x, 3 if stage == 1 else 2, 2, ceil=True)
         for module in modules:
             x = _inception(b, choices, x, *module)
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def _inception(b: GraphBuilder, choices: Choices, x: str, c1: int, c3_in: int, c3: int, c5_in: int, c5: int, pool: int) -> str:
@@ -158,7 +158,7 @@ def resnet(choices: Choices, name: str, *, depth: int = 18, reduction_strides: b
                 y = _basic(b, choices, x, width, out, stride)
             shortcut = b.bn(b.conv(x, out, 1, stride)) if first and not identity_first else x
             x = b.relu(b.add(y, shortcut))
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def _basic(b: GraphBuilder, choices: Choices, x: str, width: int, out: int, stride: int) -> str:
@@ -195,7 +195,7 @@ def densenet(choices: Choices, name: str, *, depth: int = 121) -> Graph:
         if block < len(blocks) - 1:
             base_channels //= 2
             x = b.avgpool(b.conv(b.relu(b.bn(x)), choices.channels(base_channels), 1), 2, 2)
-    return b.build(classifier(b, b.relu(b.bn(x))))
+    return b.build(add_classifier(b, b.relu(b.bn(x))))
 
 
 def _dense_layer(b: GraphBuilder, choices: Choices, x: str) -> str:

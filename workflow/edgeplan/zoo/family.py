@@ -82,7 +82,7 @@ def kept_padding(kernel: int, base_kernel: int, base_padding: int) -> int:
     return max(0, base_padding + (kernel - base_kernel) // 2)
 
 
-def classifier(b: GraphBuilder, x: str, classes: int = CLASSES) -> str:
+def add_classifier(b: GraphBuilder, x: str, classes: int = CLASSES) -> str:
     """Add global average pooling and the last fully connected layer; its outputs are never resampled."""
     return b.fc(b.flatten(b.gap(x)), classes)
 

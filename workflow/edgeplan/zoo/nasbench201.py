@@ -15,7 +15,7 @@ from random import Random
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.family import Builder, Choices, Family, VariantSpec, classifier
+from edgeplan.zoo.family import Builder, Choices, Family, VariantSpec, add_classifier
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 #: Edges (from, to) in the order of an architecture string.
@@ -87,7 +87,7 @@ def nasbench201(name: str, architecture: str = RESNET_CELL) -> Graph:
             x = _reduction(b, x, channels)
         for _ in range(_CELLS_PER_STAGE):
             x = _cell(b, x, cell)
-    return b.build(classifier(b, b.relu(b.bn(x)), _CLASSES))
+    return b.build(add_classifier(b, b.relu(b.bn(x)), _CLASSES))
 
 
 def _reduction(b: GraphBuilder, x: str, channels: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.family import CLASSES, IMAGE, Choices, classifier, make_divisible
+from edgeplan.zoo.family import CLASSES, IMAGE, Choices, add_classifier, make_divisible
 
 #: Table 1 of its paper: output channels and stride of each separable convolution.
 MOBILENETV1_LAYERS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -19,7 +19,7 @@ def mobilenetv1(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
     for channels, stride in MOBILENETV1_LAYERS:
         x = b.relu(b.bn(b.dwconv(x, choices.kernel(3), stride)))
         x = b.conv_bn(x, choices.channels(int(channels * width)), 1)
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 #: Table 2 of its paper: expansion, output channels, repeats, stride of the first.
@@ -43,7 +43,7 @@ def mobilenetv2(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
             x = b.add(x, y) if block > 0 else y
             base_in = base_out
     x = b.conv_bn(x, choices.channels(make_divisible(1280 * max(1.0, width))), 1, act="relu6")
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def inverted_residual(b: GraphBuilder, x: str, expanded: int, kernel: int, out: int, stride: int, *, act: str = "relu6") -> str:
@@ -143,7 +143,7 @@ def mnasnet(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
             x = b.add(x, y) if block > 0 else y
             base_in = base_out
     x = b.conv_bn(x, choices.channels(_MNASNET_LAST), 1)
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def proxylessnas(choices: Choices, name: str, *, target: str = "mobile") -> Grap
             x = b.add(x, y) if block > 0 else y
             base_in = stage.channels
     x = b.conv_bn(x, choices.channels(last), 1, act="relu6")
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 # Table 5 of its paper: channels of one branch (half a stage's output) by stage, and of the last convolution.
@@ -249,4 +249,4 @@ def shufflenetv2(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
             y = b.conv_bn(y, branch, 1)
             x = b.channel_shuffle(b.concat([shortcut, y]), 2)
     x = b.conv_bn(x, choices.channels(last), 1)
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.builder import GraphBuilder, Size
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.family import CLASSES, IMAGE, classifier, make_divisible
+from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, make_divisible
 
 
 def zfnet(name: str) -> Graph:
@@ -75,7 +75,7 @@ def hardnet39ds(name: str) -> Graph:
     for growth, layers, channels, halved in _HARD_STAGES:
         x = b.conv_bn(_hard_block(b, x, growth, layers), channels, 1, act="relu6")
         x = b.bn(b.dwconv(x, 3, 2)) if halved else x
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def _hard_block(b: GraphBuilder, x: str, growth: int, layers: int) -> str:
@@ -107,7 +107,7 @@ def peleenet(name: str) -> Graph:
             long = b.conv_bn(b.conv_bn(b.conv_bn(x, inner, 1), 16, 3), 16, 3)
             x = b.concat([x, short, long])
         x = b.conv_bn(x, b.channels(x), 1)
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 _CIFAR = (1, 3, 32, 32)
@@ -165,7 +165,7 @@ def resnext50(name: str) -> Graph:
             stride = 2 if block == 0 and stage > 0 else 1
             y = b.conv_bn(b.conv_bn(x, 2 * width, 1), 2 * width, 3, stride, groups=32)
             x = _joined(b, x, b.conv_bn(y, 4 * width, 1, act=""), stride)
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def se_resnet50(name: str) -> Graph:
@@ -179,7 +179,7 @@ def se_resnet50(name: str) -> Graph:
             gate = b.relu(b.conv(b.gap(y), width // 4, 1, bias=True))
             gate = b.activation(b.conv(gate, 4 * width, 1, bias=True), "sigmoid")
             x = _joined(b, x, b.mul(y, gate), stride)
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def _stem(b: GraphBuilder) -> str:
@@ -329,7 +329,7 @@ def inception_v3(name: str) -> Graph:
         deep = _normed(b, _normed(b, x, 448, 1), 384, 3)
         parts = [_normed(b, y, 384, kernel) for y in (wide, deep) for kernel in ((1, 3), (3, 1))]
         x = b.concat([_normed(b, x, 320, 1), *parts, _normed(b, b.avgpool(x, 3, 1, 1), 192, 1)])
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def _seven(b: GraphBuilder, x: str, channels: int, *kernels: Size) -> str:
@@ -353,7 +353,7 @@ def xception(name: str) -> Graph:
     x = _halved(b, x, _separable(b, b.relu(_separable(b, b.relu(x), 728)), 1024))
     for channels in (1536, 2048):
         x = b.relu(_separable(b, x, channels))
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def _separable(b: GraphBuilder, x: str, channels: int) -> str:
@@ -418,7 +418,7 @@ def mobileone_s1(name: str) -> Graph:
             into = b.channels(x)
             x = b.relu(b.conv(x, into, 3, 2 if block == 0 else 1, groups=into, bias=True))
             x = b.relu(b.conv(x, channels, 1, bias=True))
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def repvgg_a0(name: str) -> Graph:
@@ -428,7 +428,7 @@ def repvgg_a0(name: str) -> Graph:
     for channels, blocks in ((48, 2), (96, 4), (192, 14), (1280, 1)):
         for block in range(blocks):
             x = b.relu(b.conv(x, channels, 3, 2 if block == 0 else 1, bias=True))
-    return b.build(classifier(b, x))
+    return b.build(add_classifier(b, x))
 
 
 def squeezenext23(name: str) -> Graph:
@@ -438,7 +438,7 @@ def squeezenext23(name: str) -> Graph:
     for stage, (channels, blocks) in enumerate(((32, 6), (64, 6), (128, 8), (256, 1))):
         for block in range(blocks):
             x = _squeezed(b, x, channels, 2 if block == 0 and stage > 0 else 1)
-    return b.build(classifier(b, _normed(b, x, 128, 1)))
+    return b.build(add_classifier(b, _normed(b, x, 128, 1)))
 
 
 def _squeezed(b: GraphBuilder, x: str, channels: int, stride: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from edgeplan.chapters.cold_start.planners.registry import EVICTED, PLANNERS, Options, plan, with_warm_kernels
+from edgeplan.chapters.cold_start.planners.registry import EVICTED, PLANNERS, Options, plan_start, with_warm_kernels
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.graph.ir import Graph
@@ -70,7 +70,7 @@ class Planned:
     about: tuple[str, ...] = ()
 
 
-def plan_model(model: Path, request: Request) -> Planned:
+def _plan_model(model: Path, request: Request) -> Planned:
     """Plan the cold start of a model."""
     graph, _ = read_model(model)
     return _plan(model, graph, request)
@@ -110,7 +110,7 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
         )  # fmt: skip
     options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
     costs = cast("Literal['profiled', 'predicted']", request.costs)
-    return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl, about)
+    return Planned(plan_start(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl, about)
 
 
 def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:
@@ -207,7 +207,7 @@ def plan_cold_start(
     Raises:
         ParamsError: an argument is none that there is.
         FormatError: with predicted costs, there are no predictors of that device.
-        EdgeplanError: see `plan_model` and `write_linked`.
+        EdgeplanError: see `_plan_model` and `write_linked`.
     """
     settings = FAST if on_noise == "keep" and budget_seconds != 0 else ProfileSettings()
     changes: dict[str, Any] = {"on_noise": on_noise}
@@ -230,7 +230,7 @@ def plan_cold_start(
     request = Request(found, costs, planner, homes, measured, shared, predictors, settings)
     out = Path(output)
     source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
-    planned = plan_model(source, request)
+    planned = _plan_model(source, request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
     linked = write_linked(planned.dnnl, source, made, out, limit_bytes=limit_bytes)

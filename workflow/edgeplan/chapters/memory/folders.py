@@ -11,8 +11,8 @@ from pathlib import Path
 
 from edgeplan.errors import ParamsError
 from edgeplan.graph.model_file import model_sha256
-from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.planner import ladder, plan
+from edgeplan.planning.memory.document import MemoryPlan, memory_document
+from edgeplan.planning.memory.planner import ladder, plan_streaming
 from edgeplan.planning.memory.quick import Mode, PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload, least_bytes
 from edgeplan.profiling.streaming import StreamProfile
@@ -77,11 +77,11 @@ class CostedProgram:
 
     def planned(self, budget: int, mode: Mode) -> PlannedMemory:
         """A plan whose arena leaves room for what running takes besides; no layout of tensors is searched for."""
-        return plan(self.workload, self.reader, budget - self.objects_bytes, mode)
+        return plan_streaming(self.workload, self.reader, budget - self.objects_bytes, mode)
 
     def documented(self, made: PlannedMemory) -> MemoryPlan:
         """A plan as a document, with the names of its steps and buffers."""
-        return document(made, self.workload, self.reader, self.program.step_names, self.program.buffer_names)
+        return memory_document(made, self.workload, self.reader, self.program.step_names, self.program.buffer_names)
 
     def least_bytes(self) -> int:
         """Less than this is not enough, objects counted."""

@@ -29,14 +29,14 @@ from edgeplan.chapters.memory.studies import (
     contained,
     halved,
     held_run,
-    layers,
-    offline,
+    layer_needs,
     over_idle,
+    plan_effort,
     same_memory,
     stream_answer,
 )
 from edgeplan.chapters.memory.turns import CHUNK, busy, in_turns, slowed
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError
@@ -167,7 +167,7 @@ def _stock(bench: ModelBench, setting: str) -> Iterator[dict[str, Any]]:
 def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned, name: str) -> list[dict[str, Any]]:
     """A plan run alone, in turns with all weights in memory, and held to its budget by the system; its turns behind its row."""
     candidate, plan = made.candidate, made.document
-    expected = reference_outputs(subject.model, planner.programs.values)
+    expected = onnxruntime_reference(subject.model, planner.programs.values)
     files = {border.name: subject.work / f"out-{k}.bin" for k, border in enumerate(candidate.program.outputs)}
     settings = replace(planner.programs.settings(subject.settings.runs), outputs=files)  # no times of steps: they take memory
     found = run_apart(made.folder, [plan.model_dump()], settings)
@@ -278,7 +278,7 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
         )
     beside = (default, *(name for name in BESIDE if name in s.settings))
     found.append(RowsPart("same", partial(same_memory, beside=beside), Needs(15, 6 * s.runs), {"beside": beside}, bars=False))
-    found.append(RowsPart("layers", lambda bench: layers(bench.planner), Needs(1, 0), bars=False))
+    found.append(RowsPart("layers", lambda bench: layer_needs(bench.planner), Needs(1, 0), bars=False))
     if s.ablated_share:
         found.append(
             RowsPart("ablated", _ablated, Needs(8, 6 * s.runs), {"default": default, "share": s.ablated_share}, bars=False)
@@ -299,7 +299,7 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     if model in s.offline_mb:
         how = {"budget": s.offline_mb[model]}
         found.append(
-            RowsPart("offline", lambda bench: iter([offline(bench.subject, bench.planner)]), Needs(15, 10), how, bars=False)
+            RowsPart("offline", lambda bench: iter([plan_effort(bench.subject, bench.planner)]), Needs(15, 10), how, bars=False)
         )
     if s.second_shares:
         how = plans | {"threads": s.second_threads, "shares": s.second_shares}

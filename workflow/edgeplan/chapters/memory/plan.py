@@ -17,14 +17,14 @@ from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.chapters.memory.folders import CostedProgram, ModelCut, RunCores, all_bytes
 from edgeplan.chapters.memory.programs import ModelPrograms
 from edgeplan.chapters.memory.proof import Proof, Prover
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import InfeasibleError, ModelError, UndecidedError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array
 from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.planning.layout import BufferLayout
 from edgeplan.planning.memory.document import MemoryPlan
-from edgeplan.planning.memory.planner import improved, least
+from edgeplan.planning.memory.planner import improved, least_budget
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
 from edgeplan.profiling.streaming import (
     StreamRun,
@@ -194,7 +194,7 @@ class Planner:
     def _finest_layout(self) -> tuple[CostedProgram, BufferLayout]:
         """The finest form, and the least that its buffers were laid out in: looked for once, whatever the budgets refused."""
         candidate = self.programs.candidate(self.programs.finest)
-        return candidate, least(candidate.workload)
+        return candidate, least_budget(candidate.workload)
 
     def _too_small(self, budget: int, what: str, enough: int, why: str = "", *, proven: bool = False) -> TooSmallError:
         of = "for the process" if self.beside_bytes else "over idle"
@@ -372,7 +372,7 @@ class Planner:
     @cached_property
     def _expected(self) -> Mapping[str, Array]:
         """ONNX Runtime's outputs for the inputs of all runs."""
-        return reference_outputs(self.programs.model, self.programs.values)
+        return onnxruntime_reference(self.programs.model, self.programs.values)
 
 
 def _searched(pairs: Sequence[tuple[CostedProgram, PlannedMemory]]) -> tuple[CostedProgram, PlannedMemory]:

@@ -17,7 +17,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.layout import Ints
-from edgeplan.planning.memory.planner import lowest
+from edgeplan.planning.memory.planner import greedy_layout
 from edgeplan.planning.memory.workload import least_bytes
 from edgeplan.profiling.streaming import RunSettings, profile_program
 from edgeplan.profiling.subjects import require_exact
@@ -165,7 +165,7 @@ class ModelPrograms:
     def lowest(self, form: ModelCut) -> Ints:
         """The lowest layout of the activations of a form."""
         if form not in self._layouts:
-            self._layouts[form] = lowest(untimed_workload(self.built(form).program))
+            self._layouts[form] = greedy_layout(untimed_workload(self.built(form).program))
         return self._layouts[form]
 
     @property

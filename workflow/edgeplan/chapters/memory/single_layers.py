@@ -17,7 +17,7 @@ from typing import Any
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.folders import CostedProgram, ModelCut
 from edgeplan.chapters.memory.programs import LIMITS, ModelPrograms
-from edgeplan.chapters.memory.studies import ModelBench, when_needed
+from edgeplan.chapters.memory.studies import ModelBench, in_own_step
 from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -148,7 +148,7 @@ def _timed(programs: ModelPrograms, candidate: CostedProgram, arena: int, runs: 
     except (InfeasibleError, UndecidedError) as error:
         return {"reason": error.what}
     settings = replace(programs.settings(max(runs, 3)), followed=True)
-    ahead, full = (run_apart(candidate.folder, [schedule], settings) for schedule in (plan.model_dump(), when_needed(plan)))
+    ahead, full = (run_apart(candidate.folder, [schedule], settings) for schedule in (plan.model_dump(), in_own_step(plan)))
     return {
         "peak": plan.arena_bytes, "median_ms": statistics.median(ahead.phases[0].run_ms[1:]),
         "full_ms": statistics.median(full.phases[0].run_ms[1:]), "read": statistics.median(ahead.phases[0].read_bytes[1:]),

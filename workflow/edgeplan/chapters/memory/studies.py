@@ -157,7 +157,7 @@ def over_idle(memory: object, idle: object, names: Sequence[str] = ("anonymous",
     return {name: getattr(memory, name) - getattr(idle, name) for name in names}
 
 
-def layers(planner: Planner) -> Iterator[dict[str, Any]]:
+def layer_needs(planner: Planner) -> Iterator[dict[str, Any]]:
     """Measure the needs of each layer, no step cut: bytes of weights and of live activations, and times to load and compute."""
     candidate = planner.programs.candidate(planner.programs.forms[0])
     work = candidate.workload
@@ -203,7 +203,7 @@ def adapted(subject: StudiedModel, planner: Planner, made: Sequence[MemoryPlanne
             place += 1
 
 
-def offline(subject: StudiedModel, planner: Planner) -> dict[str, Any]:
+def plan_effort(subject: StudiedModel, planner: Planner) -> dict[str, Any]:
     """Measure planning at a budget of the paper's: storage, cutting, profiling, and planning in the process that runs."""
     budget = int(subject.settings.offline_mb[subject.name] * 1e6)
     row: dict[str, Any] = {"case": "offline", "budget": budget}
@@ -260,14 +260,14 @@ def _on_demand(bench: ModelBench) -> dict[str, Any]:
             made = candidate.planned(least + step * max(MIB // 4, least // 100), Mode.back_to_back)
         except (InfeasibleError, UndecidedError):
             continue
-        schedule = when_needed(candidate.documented(made))
+        schedule = in_own_step(candidate.documented(made))
         settings = planner.programs.settings(bench.subject.settings.runs)
         found = run_apart(candidate.folder, [schedule], settings)
         return {"peak": found.peak_over_idle, "median_ms": statistics.median(found.phases[0].run_ms[1:])}
     return {"reason": "no layout was found near the least memory of whole layers"}
 
 
-def when_needed(plan: MemoryPlan) -> dict[str, Any]:
+def in_own_step(plan: MemoryPlan) -> dict[str, Any]:
     """The schedule of a plan that keeps no weights and loads none ahead, those of the first step at the end of the last."""
     last = len(plan.steps) - 1
     loads = [offset >= 0 for offset in plan.weight_offset]

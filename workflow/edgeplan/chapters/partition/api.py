@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgeplan.chapters.partition.checked.planning import checked_plan
-from edgeplan.chapters.partition.learning.predictors import load
+from edgeplan.chapters.partition.learning.predictors import load_pair_predictors
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.planned import PlannedModel, plan_model, require_own, write_folder
 from edgeplan.devices.pairs import load_pair
@@ -61,7 +61,7 @@ def plan_partition(
         source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
         with machine_lock():
             return checked_plan(found, source, out)
-    predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors", found)
+    predictors = load_pair_predictors(Path(results or workspace().results) / found.name / "partition" / "predictors", found)
     source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)

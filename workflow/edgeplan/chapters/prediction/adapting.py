@@ -30,7 +30,7 @@ from edgeplan.measurement.records import CALLS, NodeSubject, Subject, call_us
 from edgeplan.predictors.nodes.features import Table
 from edgeplan.predictors.nodes.learner import Samples
 from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import Kernel, save, write_kernels, write_measured
+from edgeplan.predictors.nodes.storing import Kernel, save_predictor, write_kernels, write_measured
 from edgeplan.predictors.nodes.training import MeasuredModel, refitted, train
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.source import Source, devices_with_predictors, find_predictors
@@ -123,7 +123,7 @@ def adapt_device(
     version = str(identity["engine_version"])
     today = time.strftime("%Y-%m-%d", time.gmtime())
     predictor = replace(found, device=device.name, engine=device.engine, engine_version=version, measured_at=today)
-    save(predictor, folder / "predictors")
+    save_predictor(predictor, folder / "predictors")
     write_measured(folder / "predictors", known)
     write_kernels(folder / "predictors", kernels)
     source.rules.write(folder / "fusion" / RULES)

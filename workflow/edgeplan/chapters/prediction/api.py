@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError, FormatError, PredictionError, StoreError
-from edgeplan.graph.model_file import read_model
+from edgeplan.graph.model_file import read_message
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.graph.onnx.contents import contents_of
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
@@ -339,7 +339,7 @@ def _type(config: NodeConfig) -> str:
 def _subject(device: DeviceFile, model: Path, wanted: Preparation, folder: Path) -> Subject | FileSubject:
     """Return the file itself where the engine reads it as it is, else what is prepared of it, as the engine's users have to."""
     if engine_class(device.engine).reads_files:
-        contents_of(read_model(model), str(model), of_engine=True)  # says what is no model
+        contents_of(read_message(model), str(model), of_engine=True)  # says what is no model
         return FileSubject(model.name, lambda _: model, wanted)
     file = prepare_file(model, wanted, folder / model.name)
     return Subject(simplify(load_onnx(file)), file=file)

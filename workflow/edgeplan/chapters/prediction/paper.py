@@ -57,7 +57,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def kernel_of(key: str) -> str:
+def paper_kernel(key: str) -> str:
     """Return the paper's kernel that nodes of a key are, else the type of the node."""
     name = key.partition("/")[2].partition("@")[0].rpartition(":")[2]  # behind @ is how an engine does it
     if key.startswith("convolution/"):

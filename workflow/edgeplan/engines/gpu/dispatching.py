@@ -27,7 +27,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import dense, is_view_at
+from edgeplan.runtime.partitioned.program import is_view_at, region_at
 from edgeplan.runtime.processor import Kernel, Region
 from edgeplan.runtime.program import Program, blocked_images, build_program, plan_buffers, step_candidates
 from edgeplan.runtime.session import PreparedSteps
@@ -220,7 +220,7 @@ class Loaded:
         program, block = self.program, self._worker.dnnl.info.block
         for tensor in tensors:
             size = size_bytes(program.shapes[tensor], program.layouts[tensor], block, program.dtype(tensor))
-            enqueue(self._executable.arena, dense(program.offsets[tensor], size))
+            enqueue(self._executable.arena, region_at(program.offsets[tensor], size))
 
     def run(self) -> None:
         """Run all steps on the bound inputs."""

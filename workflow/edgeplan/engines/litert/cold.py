@@ -20,7 +20,7 @@ from edgeplan.engines.description import UnsupportedError
 from edgeplan.engines.litert.context import FUSED, LoweringContext, layout
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
-from edgeplan.graph.onnx.constants import read_whole
+from edgeplan.graph.onnx.constants import read_whole_model
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.reductions import reduced_axes
@@ -31,7 +31,7 @@ def converted(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, 
     """Convert the model; XNNPACK packs its weights at every start."""
     del inputs, threads
     found = folder / "model.tflite"
-    convert(model, found)
+    _convert(model, found)
     return Artefact(main=found, files=(found,), outputs=model_outputs(model))
 
 
@@ -47,9 +47,9 @@ _GATES = 4  # input, output, forget, cell
 _DIRECTIONS_LAST = (0, 2, 1, 3)
 
 
-def convert(model: Path, target: Path) -> None:
+def _convert(model: Path, target: Path) -> None:
     """Write a TFLite file of an ONNX model."""
-    proto = read_whole(model)
+    proto = read_whole_model(model)
     values = {i.name: numpy_helper.to_array(i) for i in proto.graph.initializer}
     _Lowering(load_onnx(model), values).write(target)
 

@@ -87,7 +87,7 @@ def _source(model: Path, work: Path) -> Path:
     """
     source = work / "model.onnx"
     external = len(model_files(model)) > 1
-    proto = constants.read_whole(model)
+    proto = constants.read_whole_model(model)
     if _join_directions(proto.graph) or external:
         try:
             source.write_bytes(proto.SerializeToString())

@@ -27,7 +27,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from edgeplan.engines.base import Array
 from edgeplan.errors import ModelError
-from edgeplan.graph.model_file import everything, read_model
+from edgeplan.graph.model_file import messages_of, read_message
 from edgeplan.graph.nodes import MOST_VALUES, AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
 from edgeplan.graph.onnx.constants import constant_tensor, constant_values, is_known_type
 from edgeplan.graph.onnx.contents import contents_of
@@ -48,14 +48,14 @@ def operators_of(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], consta
 
     They are those between what it writes and what other nodes write; none where neither tensors nor its name tell.
     """
-    given = [node for graph in everything(model, onnx.GraphProto) for node in graph.node]
+    given = [node for graph in messages_of(model, onnx.GraphProto) for node in graph.node]
     named, order = {node.name: node for node in given}, {node.name: place for place, node in enumerate(given)}
     writer = {name: node for node in given for name in node.output if name}
     readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in given:
         for name in node.input:
             readers[name].append(node)
-    folded = {tensor.name for graph in everything(model, onnx.GraphProto) for tensor in graph.initializer} | set(constants)
+    folded = {tensor.name for graph in messages_of(model, onnx.GraphProto) for tensor in graph.initializer} | set(constants)
     for node in given:  # shapes are known: what follows from them is, too
         steady = node.op_type in ("Constant", "Shape", "Size") or (node.input and folded.issuperset(filter(None, node.input)))
         if steady and node.op_type != "DequantizeLinear":
@@ -170,7 +170,7 @@ def executed_model(
     Raises:
         ModelError: the file cannot be read or contradicts itself, an axis stays open, or ONNX Runtime cannot run it.
     """
-    source, model = str(path), read_model(path)
+    source, model = str(path), read_message(path)
     name = contents_of(model, source, of_engine=True).name
     _require_known(model, source)
     given = give_inputs(model, wanted or Preparation(), source)
@@ -182,9 +182,9 @@ def executed_model(
             optimised, events = _profiled(model, Path(folder), entries, threads, given, fused=fused)
         except Exception as error:  # the types that ONNX Runtime raises derive from nothing else
             raise cannot_run(error, source, f"{folder}/") from error
-    graphs = [list(graph.node) for graph in everything(optimised, onnx.GraphProto)]
+    graphs = [list(graph.node) for graph in messages_of(optimised, onnx.GraphProto)]
     nodes = [node for graph in graphs for node in graph]
-    constants = {tensor.name: tensor for graph in everything(optimised, onnx.GraphProto) for tensor in graph.initializer}
+    constants = {tensor.name: tensor for graph in messages_of(optimised, onnx.GraphProto) for tensor in graph.initializer}
     versions = {_domain(one): one.version for one in optimised.opset_import}
     operators, ran = operators_of(model, nodes, constants), _ran(events, graphs)
     found: dict[tuple[int, NodeConfig], ExecutedNode] = {}
@@ -204,12 +204,12 @@ def cannot_run(error: Exception, source: str, folder: str = "") -> ModelError:
     return ModelError(f"ONNX Runtime cannot run the model: {reason}", where=source, next_step=next_step)
 
 
-def inputs_of(path: Path, wanted: Preparation, most: int) -> dict[str, Array]:
+def wanted_inputs(path: Path, wanted: Preparation, most: int) -> dict[str, Array]:
     """Return values of all inputs of a file, of the sizes that are wanted; integers that are drawn lie below `most`.
 
     ModelError: the file cannot be read, or an axis stays open.
     """
-    model = read_model(path)
+    model = read_message(path)
     contents_of(model, str(path), of_engine=True)
     given = give_inputs(model, wanted, str(path))
     held = {tensor.name for tensor in model.graph.initializer}
@@ -257,7 +257,7 @@ def _defaults(domain: str, op: str, version: int) -> Mapping[str, AttributeProto
 def _require_known(model: onnx.ModelProto, source: str) -> None:
     """Refuse operators that neither ONNX Runtime nor the file itself defines."""
     known = {*schemas()} | {(function.domain, function.name) for function in model.functions}
-    for node in everything(model, onnx.NodeProto):
+    for node in messages_of(model, onnx.NodeProto):
         if (_domain(node), node.op_type) not in known:
             raise ModelError(
                 f"ONNX Runtime {ort.__version__} has no operator {node.domain + '::' if node.domain else ''}{node.op_type}",
@@ -269,7 +269,7 @@ def _require_known(model: onnx.ModelProto, source: str) -> None:
 def _give_names(model: onnx.ModelProto) -> None:
     """Give nodes names of their own, those of `contents_of` where they have none."""
     used: set[str] = set()
-    for graph in everything(model, onnx.GraphProto):
+    for graph in messages_of(model, onnx.GraphProto):
         for index, node in enumerate(graph.node):
             node.name = node.name or f"{node.op_type.lower()}_{index}"
             while node.name in used:
@@ -283,7 +283,7 @@ def _stand_in(model: onnx.ModelProto, path: Path, folder: Path) -> int:
     Returns the bytes of the large ones.
     """
     sizes, source = [0], str(path)
-    for tensor in everything(model, TensorProto):
+    for tensor in messages_of(model, TensorProto):
         weights = TensorProto.DataType.Name(tensor.data_type) in _WEIGHTS
         mask = len(tensor.dims) == _MASK_RANK and tuple(tensor.dims[:2]) == (1, 1)
         size = constant_tensor(tensor.name, tensor, source).size_bytes if is_known_type(tensor) else 0
@@ -438,7 +438,7 @@ def _attributes(node: onnx.NodeProto, versions: Mapping[str, int]) -> tuple[tupl
             kept = rest.attribute.add()
             kept.CopyFrom(attribute)
             kept.doc_string = ""
-            for tensor in everything(kept, TensorProto):
+            for tensor in messages_of(kept, TensorProto):
                 tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)))
         else:
             plain.append((attribute.name, tuple(values) if several else values[0]))

@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
     tolerance: float
 
 
-def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def onnxruntime_reference(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return outputs of ONNX Runtime on one thread, by name; of models that round to bytes operator by operator."""
     return _outputs(model, [inputs], optimised=not compare.is_rounding(model))[0]
 
@@ -51,7 +51,7 @@ def judged(model: Path, inputs: Mapping[str, Array], found: Sequence[Mapping[str
         found: outputs of each run by name, all of the same ones.
     """
     rounds = compare.is_rounding(model)
-    tolerance, reference = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE, reference_outputs(model, inputs)
+    tolerance, reference = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE, onnxruntime_reference(model, inputs)
     expected = [reference[name] for name in found[0]]
     verdicts = [Verdict(relative_error([run[name] for name in found[0]], expected), tolerance) for run in found]
     if all(one.difference <= tolerance for one in verdicts):
@@ -74,7 +74,7 @@ def _moved(value: Array, rng: np.random.Generator) -> Array:
 
 def _outputs(model: Path, each: Sequence[Mapping[str, Array]], *, optimised: bool) -> list[dict[str, Array]]:
     try:
-        session = compare.opened(model, optimised=optimised)
+        session = compare.opened_session(model, optimised=optimised)
         names = [output.name for output in session.get_outputs()]
         return [dict(zip(names, session.run(names, dict(inputs)), strict=True)) for inputs in each]
     except Exception as error:  # the types that ONNX Runtime raises derive from nothing else

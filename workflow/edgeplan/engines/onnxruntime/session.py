@@ -24,7 +24,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, apart, random_inputs
-from edgeplan.engines.onnxruntime.executed import EVENT_SUFFIX, cannot_run, executed_model, inputs_of, schemas
+from edgeplan.engines.onnxruntime.executed import EVENT_SUFFIX, cannot_run, executed_model, schemas, wanted_inputs
 from edgeplan.engines.onnxruntime.nodes import map_nodes
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
@@ -73,10 +73,10 @@ class OnnxRuntime(Engine):
         try:
             session = ort.InferenceSession(str(path), self._options(), providers=_PROVIDERS)
             try:
-                loaded = _OrtSession(session, inputs_of(path, wanted, 2))
+                loaded = _OrtSession(session, wanted_inputs(path, wanted, 2))
                 loaded.run()
             except Exception:  # noqa: BLE001  of an axis of one there is no place 1
-                loaded = _OrtSession(session, inputs_of(path, wanted, 1))
+                loaded = _OrtSession(session, wanted_inputs(path, wanted, 1))
                 loaded.run()
         except ModelError:
             raise

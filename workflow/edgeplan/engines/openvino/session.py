@@ -29,7 +29,7 @@ def _info(op: Any, key: str) -> str:
     return str(info[key].astype(str)) if key in info else ""
 
 
-def map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
+def _map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
     """Return the executed nodes of a runtime model, in order, with the operators of `graph` each one runs."""
     active = [op for op in ops if _info(op, "layerType") not in _PASSIVE and not _only_constants(op)]
     layouts = {op.get_friendly_name(): _info(op, "outputLayouts").split(",")[0] for op in ops}
@@ -159,7 +159,7 @@ class _OvProfiledSession(_OvSession, ProfiledSession):
         self._averages.append({p.node_name: p.real_time.total_seconds() * 1e6 for p in self._request.profiling_info})
 
     def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
-        nodes = map_nodes(self._graph, self._compiled.get_runtime_model().get_ordered_ops())
+        nodes = _map_nodes(self._graph, self._compiled.get_runtime_model().get_ordered_ops())
         times = np.zeros((len(blocks), len(nodes)))
         for column, node in enumerate(nodes):
             averages = np.array([run.get(node.name, 0.0) for run in self._averages])

@@ -29,7 +29,7 @@ def is_rounding(model: Path) -> bool:
     return rounds_to_bytes(onnx.load(model, load_external_data=False))
 
 
-def opened(model: Path, *, optimised: bool) -> Any:
+def opened_session(model: Path, *, optimised: bool) -> Any:
     """Open a session of one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, _ERRORS_ONLY
@@ -49,7 +49,7 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
     try:
         with ScratchFolder("compare") as folder:
             known = in_single_precision(original, Path(folder) / "single.onnx")
-            first, second = (opened(path, optimised=not rounds) for path in (known, made))
+            first, second = (opened_session(path, optimised=not rounds) for path in (known, made))
             types = {i.name: i.type for i in first.get_inputs()}
             fixed = given_values(onnx.load(original, load_external_data=False), wanted.values, str(original))
             before, drawn = list[dict[str, Array]](), list[dict[str, Array]]()
@@ -64,7 +64,7 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
                 own = [
                     (one, other.run(None, given))
                     for path, usual, inputs in ((known, expected, before), (made, found, drawn))
-                    for other in (opened(path, optimised=rounds),)
+                    for other in (opened_session(path, optimised=rounds),)
                     for one, given in zip(usual, inputs, strict=True)
                 ]
                 allowed = [allowed_error(*pair, own, tolerance) for pair in each]

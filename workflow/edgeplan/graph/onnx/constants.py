@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Tensor
-from edgeplan.graph.model_file import External, everything, external, external_file, outside, read_model
+from edgeplan.graph.model_file import External, external_file, external_place, messages_of, outside, read_message
 from edgeplan.support.files import write_atomically
 from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
@@ -138,7 +138,7 @@ def constant_values(name: str, constant: TensorProto, model: Path | None, source
 
 def place_of(name: str, constant: TensorProto, source: str) -> External:
     """Where external data say that a constant lies."""
-    place = external({entry.key: entry.value for entry in constant.external_data})
+    place = external_place({entry.key: entry.value for entry in constant.external_data})
     if place is None:
         raise ModelError(f"constant {name!r} does not say where in which file it is", where=source, next_step=_DAMAGED)
     return place
@@ -170,9 +170,9 @@ def leave_outside(model: onnx.ModelProto, path: Path | None) -> None:
         _point(tensor, json.dumps(left), place.offset, place.length)
 
 
-def read_whole(path: Path) -> onnx.ModelProto:
+def read_whole_model(path: Path) -> onnx.ModelProto:
     """Return the message of an ONNX file with all values that lie in other files."""
-    model = read_model(path)
+    model = read_message(path)
     for tensor, _ in outside(model):
         tensor.CopyFrom(numpy_helper.from_array(constant_values(tensor.name, tensor, path, str(path)), tensor.name))
     return model
@@ -248,7 +248,7 @@ def save(model: onnx.ModelProto, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with ScratchFolder(f".{target.name}.", target.parent) as folder:
             with (Path(folder) / weights).open("wb") as file:
-                for tensor in everything(model, TensorProto):
+                for tensor in messages_of(model, TensorProto):
                     if tensor.data_location == TensorProto.EXTERNAL:
                         _put_down(tensor, file, weights, _kept(tensor, target))
                     elif not inside and len(tensor.raw_data) >= _LEAST_OUTSIDE_BYTES:

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeplan.errors import ModelError, ParamsError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
-from edgeplan.graph.model_file import everything, outside, read_model
+from edgeplan.graph.model_file import messages_of, outside, read_message
 from edgeplan.graph.onnx.constants import (
     as_files_say,
     held_value,
@@ -190,7 +190,7 @@ def _reads_constants_alone(model: onnx.ModelProto) -> bool:
 def _is_half(model: onnx.ModelProto) -> bool:
     """Tell whether any tensor that is stored, or inputs or outputs, are of half precision."""
     declared = (value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output))
-    return not _HALVES.isdisjoint((*declared, *(tensor.data_type for tensor in everything(model, TensorProto))))
+    return not _HALVES.isdisjoint((*declared, *(tensor.data_type for tensor in messages_of(model, TensorProto))))
 
 
 def _is_odd_output(model: onnx.ModelProto) -> bool:
@@ -209,7 +209,7 @@ def _is_odd_output(model: onnx.ModelProto) -> bool:
     return any(map(_is_unstored, held))
 
 
-def prepared(model: onnx.ModelProto, wanted: Preparation, source: str, path: Path | None = None) -> onnx.ModelProto:
+def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, path: Path | None = None) -> onnx.ModelProto:
     """Return a model of static shape that computes the same; the one that was exported is changed.
 
     Large constants of other files stay where they are (`constants`): `save` writes such a model.
@@ -220,7 +220,7 @@ def prepared(model: onnx.ModelProto, wanted: Preparation, source: str, path: Pat
     """
     leave_outside(model, path)
     model = _inlined(model, source)
-    for tensor in everything(model, TensorProto):
+    for tensor in messages_of(model, TensorProto):
         require_in_range(tensor, tensor.name, source)
     if types := _widened(model):
         log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
@@ -338,13 +338,13 @@ def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
     """Return the file of a model that can be read: its own, or `target` if it had to be prepared.
 
     Raises:
-        ModelError: as `prepared`, or the model cannot be read.
+        ModelError: as `prepared_model`, or the model cannot be read.
         StoreError: the prepared model cannot be written.
     """
-    model = read_model(path)
+    model = read_message(path)
     if not wanted and not needs_preparation(model):
         return path
-    return save(prepared(model, wanted, str(path), path), target)
+    return save(prepared_model(model, wanted, str(path), path), target)
 
 
 def in_single_precision(path: Path, target: Path) -> Path:
@@ -352,8 +352,8 @@ def in_single_precision(path: Path, target: Path) -> Path:
 
     It is `target`, too, if nodes hold external data, of which ONNX Runtime refuses hard links.
     """
-    model = read_model(path)
-    if not _is_half(model) and not any(True for node in everything(model, onnx.NodeProto) for _ in outside(node)):
+    model = read_message(path)
+    if not _is_half(model) and not any(True for node in messages_of(model, onnx.NodeProto) for _ in outside(node)):
         return path
     leave_outside(model, path)
     model = _inlined(model, str(path))
@@ -363,10 +363,10 @@ def in_single_precision(path: Path, target: Path) -> Path:
 
 def load_prepared(path: Path, wanted: Preparation) -> Graph:
     """Return the graph of a model, prepared if it cannot be read as it is."""
-    model = read_model(path)
+    model = read_message(path)
     if not wanted and not needs_preparation(model):
         return from_onnx(model, str(path), path)
-    found = prepared(model, wanted, str(path), path)
+    found = prepared_model(model, wanted, str(path), path)
     as_files_say(found)
     return from_onnx(found, str(path), path)
 
@@ -416,7 +416,7 @@ def _is_cast_to_single(node: onnx.NodeProto) -> bool:
 def _widened(model: onnx.ModelProto) -> str:
     """Make all of half precision single, casts to it round, and integers be stored as bytes; the names of what was half."""
     found: set[int] = set()
-    for tensor in everything(model, TensorProto):
+    for tensor in messages_of(model, TensorProto):
         _store_as_bytes(tensor)
         if tensor.data_type not in _HALVES:
             continue
@@ -425,7 +425,7 @@ def _widened(model: onnx.ModelProto) -> str:
             take_as(tensor, TensorProto.FLOAT)
         else:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
-    for graph in everything(model, onnx.GraphProto):
+    for graph in messages_of(model, onnx.GraphProto):
         stored = _rounding(graph)
         for value in (*graph.input, *graph.output, *graph.value_info):
             kind = value.type.tensor_type

@@ -23,7 +23,7 @@ from onnx import checker, helper, numpy_helper, shape_inference
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
-from edgeplan.graph.model_file import read_model
+from edgeplan.graph.model_file import read_message
 from edgeplan.graph.onnx.constants import MOST_BYTES, constant_values, element_type
 from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx.forms import modern, over_one_axis, recognised
@@ -59,7 +59,7 @@ def load_onnx(path: Path) -> Graph:
         ModelError: the file is missing, corrupt, truncated or of an opset that is not known, it contradicts itself, a shape is
             dynamic, or an operator or a form of it is not known.
     """
-    return from_onnx(read_model(path), str(path), path)
+    return from_onnx(read_message(path), str(path), path)
 
 
 def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None) -> Graph:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeplan.graph.axis_matrices import Integers, picked, picked_by_primitive
+from edgeplan.graph.axis_matrices import Integers, nearest_pixels, picked_by_primitive
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import (
     AGAIN,
@@ -126,7 +126,7 @@ def _settings(op: Operator, mode: str, before: Shape, after: Shape, axis: int) -
 
 
 def _picked(op: Operator, before: Shape, after: Shape, axis: int) -> Integers:
-    return picked(before[axis], after[axis], _settings(op, "nearest", before, after, axis))
+    return nearest_pixels(before[axis], after[axis], _settings(op, "nearest", before, after, axis))
 
 
 def _stride(size: int, out: int, pick: Integers) -> int:

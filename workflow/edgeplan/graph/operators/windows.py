@@ -117,7 +117,7 @@ def window_pads(op: Operator, size: Shape, out: Shape, kernel: tuple[int, ...]) 
     return before, tuple(t - b for t, b in zip(total, before, strict=True))
 
 
-def window_settings(op: Operator, shapes: Mapping[str, Shape], kernel: tuple[int, ...]) -> dict[str, Setting]:
+def _window_settings(op: Operator, shapes: Mapping[str, Shape], kernel: tuple[int, ...]) -> dict[str, Setting]:
     """Return settings of a step with a window."""
     before, after = window_pads(op, shapes[op.inputs[0]][2:], shapes[op.outputs[0]][2:], kernel)
     ones = (1,) * len(kernel)
@@ -182,7 +182,7 @@ def _macs_transposed(graph: Graph, op: Operator) -> int:
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    settings = {"groups": op.integer("group", 1), **window_settings(op, shapes, shapes[op.weights[0]][2:])}
+    settings = {"groups": op.integer("group", 1), **_window_settings(op, shapes, shapes[op.weights[0]][2:])}
     return (part(op, "conv", ("weight", "bias"), settings),)
 
 
@@ -212,7 +212,7 @@ _SQUARE = 2
 
 
 def _pooled(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    settings = window_settings(op, shapes, op.integers("kernel_shape", ()))
+    settings = _window_settings(op, shapes, op.integers("kernel_shape", ()))
     counted = op.op_type == "AveragePool" and op.integer("count_include_pad", 0)
     if counted and op.integer("ceil_mode", 0):
         return _counted(op, shapes)
@@ -247,7 +247,7 @@ def _lp(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ..
     chain, (tensor,) = Chain(op, shapes), op.inputs
     kernel = op.integers("kernel_shape", shapes[tensor][2:])
     whole = "kernel_shape" not in op.attributes
-    settings = _whole(kernel) if whole else window_settings(op, shapes, kernel)
+    settings = _whole(kernel) if whole else _window_settings(op, shapes, kernel)
     power, places = _power(op), math.prod(kernel)
     tensor = chain.eltwise(tensor, "abs" if power != _SQUARE else "square")
     tensor = tensor if power in (1, _SQUARE) else chain.eltwise(tensor, "pow", 1.0, power)

@@ -113,7 +113,7 @@ class BoardTarget:
         }
 
 
-def pinned(lock: str, engine: str, target: BoardTarget) -> list[str]:
+def pinned_requirements(lock: str, engine: str, target: BoardTarget) -> list[str]:
     """Pick from a lock what a worker of an engine needs: lines of requirements, each with its hashes.
 
     Args:
@@ -269,7 +269,7 @@ def _root() -> Path:
 
 def _requirements(engine: str, target: BoardTarget) -> list[str]:
     target.require_supported(engine, target.told)
-    return pinned((_root() / _LOCK).read_text(encoding="utf-8"), engine, target)
+    return pinned_requirements((_root() / _LOCK).read_text(encoding="utf-8"), engine, target)
 
 
 def _left_out(target: BoardTarget) -> tuple[str, ...]:

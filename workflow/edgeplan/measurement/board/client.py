@@ -72,7 +72,7 @@ _MOST_TEXT = 1000
 _AHEAD_SECONDS = 60.0
 
 
-def checked(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float, board: str) -> Measurement:
+def checked_measurement(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float, board: str) -> Measurement:
     """Make a measurement of a row.
 
     Args:
@@ -277,7 +277,7 @@ class BoardMeasurer:
                 raise self._unasked(answer.name if isinstance(answer, MeasuredRow) else type(answer).__name__)
             if answer.name in found:
                 raise self._unasked(f"row {answer.name} twice")
-            found[answer.name] = checked(answer, subjects[answer.name], batch, time.time(), self._name)
+            found[answer.name] = checked_measurement(answer, subjects[answer.name], batch, time.time(), self._name)
 
         self._asked(request, take, found.clear)
         return found

@@ -375,7 +375,7 @@ class _ToHost(logging.Handler):
         self._answers.send(Note(text=record.getMessage()[:_LONGEST]))
 
 
-def serve(requests: Requests, answers: Answers) -> None:
+def _serve(requests: Requests, answers: Answers) -> None:
     """Answer a host until it goes."""
     answers.send(
         Hello(
@@ -455,4 +455,4 @@ def main() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a batch is ended without the link
     answers = Answers(take_stdout())
     logging.getLogger().addHandler(_ToHost(answers))
-    serve(Requests(sys.stdin.fileno(), answers.gone), answers)
+    _serve(Requests(sys.stdin.fileno(), answers.gone), answers)

@@ -58,7 +58,7 @@ def job_inputs(borders: Iterable[ModelInput]) -> dict[str, dict[str, Any]]:
     }
 
 
-def digest(outputs: Iterable[Array]) -> str:
+def outputs_digest(outputs: Iterable[Array]) -> str:
     """Return the digest of the bytes of all outputs, in order."""
     state = hashlib.sha256()
     for value in outputs:

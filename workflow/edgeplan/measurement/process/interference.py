@@ -194,12 +194,12 @@ class Clock:
 
     def slowness(self, *looks: ReferenceTimes) -> float:
         """Return the factor over the nominal time for work done between looks at the references."""
-        now = least(looks)
+        now = least_times(looks)
         compute, bandwidth = now.compute_us / self.nominal.compute_us, now.bandwidth_us / self.nominal.bandwidth_us
         return float(EXPONENTS.scaled(compute, bandwidth))
 
 
-def least(looks: Iterable[ReferenceTimes]) -> ReferenceTimes:
+def least_times(looks: Iterable[ReferenceTimes]) -> ReferenceTimes:
     """Return the least time of each reference over several looks."""
     found = tuple(looks)
     return ReferenceTimes(min(look.compute_us for look in found), min(look.bandwidth_us for look in found))
@@ -213,5 +213,5 @@ def calibrate(references: References, runs: int, seconds: float = NOMINAL_SECOND
     pairs: list[ReferenceTimes] = []
     end = time.monotonic() + seconds
     while not pairs or time.monotonic() < end:
-        pairs.append(least((references.time(runs), references.time(runs))))
+        pairs.append(least_times((references.time(runs), references.time(runs))))
     return ReferenceTimes(statistics.median(p.compute_us for p in pairs), statistics.median(p.bandwidth_us for p in pairs))

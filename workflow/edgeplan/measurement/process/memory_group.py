@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeplan.measurement.process.own_files import command_with, refused
+from edgeplan.measurement.process.own_files import command_with, mounts_refused
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.support.cgroups import groups
 from edgeplan.support.scratch import delete_abandoned, make_held
@@ -62,7 +62,7 @@ class NoCopiesError(Exception):
     """A process cannot be given copies of the files that it maps."""
 
 
-def copied(files: Iterable[str], folder: Path) -> dict[str, str]:
+def copied_files(files: Iterable[str], folder: Path) -> dict[str, str]:
     """Copy files into a folder, no page of them in memory; the copy of each."""
     found = {}
     try:
@@ -212,7 +212,7 @@ def run_paying(
         timeout_seconds: for the process.
     """
     try:
-        copies = copied(files, work)
+        copies = copied_files(files, work)
     except NoCopiesError as error:
         raise NoGroupError(str(error)) from error
     with memory_group() as group:
@@ -229,7 +229,7 @@ def run_paying(
 
         joining = command_with(copies, str(group.members), command)
         found = _held(group, joining, said, gate, idle, timeout_seconds, timeout_seconds, limit, joins=True)
-    if refused(found.code):
+    if mounts_refused(found.code):
         raise NoGroupError(found.stderr.decode(errors="replace").strip())
     return found
 

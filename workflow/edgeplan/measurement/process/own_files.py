@@ -33,7 +33,7 @@ def command_with(copies: Mapping[str, str], members: str, command: Iterable[str]
     return [sys.executable, "-S", "-c", code, json.dumps(dict(copies)), members, *command]
 
 
-def refused(code: int) -> bool:
+def mounts_refused(code: int) -> bool:
     """Tell whether a process of `command_with` ended since the system gives it no mounts of its own."""
     return code == _REFUSED
 

@@ -22,8 +22,8 @@ from edgeplan.errors import DeviceError
 from edgeplan.measurement.others import stolen_ms
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.counters import Counters, first_touch_ms, reset_peak
-from edgeplan.measurement.process.inputs import digest, job_inputs, random_inputs
-from edgeplan.measurement.process.interference import LIMIT, Interference, least, together_us
+from edgeplan.measurement.process.inputs import job_inputs, outputs_digest, random_inputs
+from edgeplan.measurement.process.interference import LIMIT, Interference, least_times, together_us
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import prepare_machine, read_libraries
 from edgeplan.measurement.references import ReferenceTimes
@@ -82,7 +82,7 @@ def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
         switches=max(0, after.switches - before.switches),
         waited_ms=max(0.0, after.waited_ms - before.waited_ms),
         stolen_ms=max(0.0, stolen),
-        output_digest=digest(outputs),
+        output_digest=outputs_digest(outputs),
         output_error=None if job.reference is None else _error(outputs, job.reference),
     )
 
@@ -200,7 +200,7 @@ def start_cold(
             watch.look()  # the worker waits: processors that are free now may not be when it is ready
         before = look()
         result = run_cold(job.model_copy(update={"usual_us": watch.usual_us if watch else 0.0}), timeout_seconds)
-        made.append(ObservedStart(result, least((before, look()))))
+        made.append(ObservedStart(result, least_times((before, look()))))
         if result.reason or (result.state_reached and result.interference <= LIMIT):
             return made[-1]
     reached = [attempt for attempt in made if attempt.result.state_reached]
@@ -210,7 +210,7 @@ def start_cold(
 _DIGITS = 12
 
 
-def prepared(folder: Path) -> PrepareResult:
+def prepared_plan(folder: Path) -> PrepareResult:
     """Describe a plan folder as a prepared artefact: every file that a first run reads is named in it.
 
     Its engine version changes with its content.
@@ -255,7 +255,7 @@ def start_apart(
 
     def start() -> float:
         try:
-            result = run_cold(RunJob.model_validate(fields | {"artefact": prepared(plan.path).artefact}))
+            result = run_cold(RunJob.model_validate(fields | {"artefact": prepared_plan(plan.path).artefact}))
             if result.cold_ms is not None:
                 return result.cold_ms
             reason = result.reason

@@ -20,7 +20,7 @@ from typing import Any
 from edgeplan.runtime.installed import installed_libraries
 from edgeplan.runtime.streaming.measured import MeasuredStream, ready
 from edgeplan.support.lazy import sha256
-from edgeplan.support.own_process import page_tables, reset_peak, resident, take_stdout, wait_at
+from edgeplan.support.own_process import page_table_bytes, reset_peak, resident, take_stdout, wait_at
 
 _SMALL_BYTES = 1 << 20
 #: Inferences until all code has run once: the first one runs step by step, the second one as all that follow.
@@ -58,7 +58,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     ready(job["folder"], library, alone=bool(job.get("gate")))
     wait_at(job.get("gate", ""))
     reset_peak()
-    idle, tables, faults = resident(), page_tables(), _major_faults()
+    idle, tables, faults = resident(), page_table_bytes(), _major_faults()
     session = _opened(job, library)
     phases, begun = _phases(session, job, inputs)
     peak = resident()
@@ -69,7 +69,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     result = {
         "idle": idle,
         "peak": peak,
-        "table_bytes": max(0, page_tables() - tables),
+        "table_bytes": max(0, page_table_bytes() - tables),
         "phases": phases,
         "direct": bool(session.fact("direct")),
         "major_faults": _major_faults() - faults,

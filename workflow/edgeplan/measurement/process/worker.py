@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 from pydantic import Field, TypeAdapter
 
 from edgeplan.engines.cold import Artefact
-from edgeplan.engines.description import UnsupportedError, imported
+from edgeplan.engines.description import UnsupportedError, named_object
 from edgeplan.engines.program import Program
 from edgeplan.engines.registry import setting, version_of
 from edgeplan.measurement.others import Preemption
@@ -96,7 +96,7 @@ def prepare(job: PrepareJob) -> PrepareResult:
         return PrepareResult(reason=f"{known.engine} is not installed")
     start = time.perf_counter()
     try:
-        artefact: Artefact = imported(known.prepare)(job.model, job.inputs, job.folder, job.threads)
+        artefact: Artefact = named_object(known.prepare)(job.model, job.inputs, job.folder, job.threads)
         if known.starts_once:
             artefact = _started_once(job, artefact)
     except UnsupportedError as error:

@@ -120,7 +120,7 @@ class MemoryPlan(BaseModel):
                 yield Held(name, use, again + 1, n, size, offset)
 
 
-def document(
+def memory_document(
     planned: PlannedMemory, workload: Workload, reader: Reader, steps: tuple[str, ...], tensors: tuple[str, ...]
 ) -> MemoryPlan:
     """Write a planned schedule as a plan document."""

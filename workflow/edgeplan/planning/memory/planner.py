@@ -64,7 +64,7 @@ def _rows(blocks: Buffers) -> Ints:
     return np.stack([nowhere, blocks.size, blocks.lower, blocks.upper, blocks.alignment], dtype=np.int64)
 
 
-def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isolated) -> PlannedMemory:
+def plan_streaming(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isolated) -> PlannedMemory:
     """Plan the streaming of weights, tensors and weights in so many bytes; `improved` searches on.
 
     Raises:
@@ -72,11 +72,11 @@ def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isol
         UndecidedError: no layout was found that fits.
     """
     if budget < least_bytes(workload):
-        raise _does_not_fit(least(workload), budget)
+        raise _does_not_fit(least_budget(workload), budget)
     paper = (placed for _ in [0] if mode is Mode.back_to_back and (placed := algorithm_1(workload, budget)) is not None)
     found = best(workload, reader, budget, mode, _tensor_layouts(workload, budget), paper)
     if found is None:
-        tightest = least(workload)
+        tightest = least_budget(workload)
         if tightest.height > budget:
             raise _does_not_fit(tightest, budget)
         found = best(workload, reader, budget, mode, [tightest.offsets[: len(workload.tensors)]])
@@ -85,7 +85,7 @@ def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isol
     return found
 
 
-def least(workload: Workload) -> BufferLayout:
+def least_budget(workload: Workload) -> BufferLayout:
     """Return the least budget found, with a layout that loads weights in their own step."""
     return layout.least(_with_weights(workload, np.flatnonzero(workload.weight_bytes)))
 
@@ -118,13 +118,13 @@ def _tensor_layouts(workload: Workload, budget: int) -> Iterator[Ints]:
     if not len(tensors):
         yield np.zeros(0, dtype=np.int64)
         return
-    yield lowest(workload)
+    yield greedy_layout(workload)
     rows = _rows(tensors)
     if _both_ends()(rows, len(tensors), workload.by_begin, int(budget)):
         yield rows[0]
 
 
-def lowest(workload: Workload) -> Ints:
+def greedy_layout(workload: Workload) -> Ints:
     """Return the lowest greedy layout of the tensors."""
     return layout.lowest(workload.tensors)
 
@@ -189,8 +189,8 @@ def _held_up(workload: Workload, reader: Reader, planned: PlannedMemory) -> list
 
 def ladder(workload: Workload, reader: Reader, mode: Mode) -> Iterator[PlannedMemory]:
     """Plan for budgets from the least to the one that keeps all weights; those that gain nothing are left out."""
-    tightest = least(workload)
-    layouts = [lowest(workload), tightest.offsets[: len(workload.tensors)]]
+    tightest = least_budget(workload)
+    layouts = [greedy_layout(workload), tightest.offsets[: len(workload.tensors)]]
     known = layouts
     before: PlannedMemory | None = None
     fastest_ms = math.inf

@@ -64,7 +64,7 @@ class Pattern:
         return np.where(x > 0, np.maximum(self.base_ms + self.slope_ms * feature, 0.0), 0.0)
 
 
-def fit(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
+def fitted_pattern(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
     """Return the pattern of least error."""
     fitted = fits(shares, times_ms)
     least = min(p.error_ms for p in fitted) + _SAME * max(map(abs, times_ms))
@@ -72,7 +72,7 @@ def fit(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
 
 
 def fits(shares: Sequence[float], times_ms: Sequence[float]) -> list[Pattern]:
-    """Fit every pattern that has samples enough, those of fewer parameters first; see `fit`."""
+    """Fit every pattern that has samples enough, those of fewer parameters first; see `fitted_pattern`."""
     x, t = np.asarray(shares, dtype=np.float64), np.asarray(times_ms, dtype=np.float64)
     n = len(x)
     mean = float(t.mean())
@@ -120,7 +120,7 @@ def _regress(features: Floats, t: Floats) -> tuple[Floats, Floats, Floats, Float
     return a, b, residual**2, left_out
 
 
-def fitted(costs: PairCosts) -> PairCosts:
+def fitted_costs(costs: PairCosts) -> PairCosts:
     """The same costs; both times of each split are those of the patterns over its dimension, whole ones as measured."""
     return replace(costs, steps=tuple(replace(s, options=_fitted(s)) for s in costs.steps))
 
@@ -133,7 +133,7 @@ def patterns(step: PairStep, dimension: str) -> tuple[Pattern | None, Pattern | 
         samples = [(o.cpu_share, o.cpu_ms) if processor == CPU else (1 - o.cpu_share, o.gpu_ms) for o in splits]
         whole = step.best(processor)
         samples += [(1.0, whole.span_ms)] if whole is not None else []
-        found.append(fit(*zip(*samples, strict=True)) if samples else None)
+        found.append(fitted_pattern(*zip(*samples, strict=True)) if samples else None)
     return found[0], found[1]
 
 

@@ -116,12 +116,12 @@ class PartitionPlan(_Part):
         return self.gap <= PROVEN_GAP
 
 
-def write_plan(plan: PartitionPlan, path: Path) -> None:
+def write_partition_plan(plan: PartitionPlan, path: Path) -> None:
     """Write a partition plan to a file, atomically."""
     write_text(path, plan.model_dump_json(indent=1) + "\n")
 
 
-def document(plan: PartitionPlan) -> dict[str, object]:
+def partition_document(plan: PartitionPlan) -> dict[str, object]:
     """Return a plan as `--json` prints it, with what follows from it."""
     content: dict[str, object] = json.loads(plan.model_dump_json())
     return {**content, "gap": plan.gap, "optimal": plan.optimal}
@@ -208,7 +208,7 @@ class InSequence:
     lower_bound_ms: float
 
 
-def sequential(costs: PairCosts) -> InSequence:
+def sequential_plan(costs: PairCosts) -> InSequence:
     """Plan one step at a time, in their order."""
     n = len(costs.steps)
     best = [[s.best(kind) for kind in (CPU, GPU, SPLIT)] for s in costs.steps]
@@ -311,7 +311,7 @@ BASELINES: dict[str, Callable[[PairCosts], Choice]] = {
 def outcome(costs: PairCosts) -> PartitionOutcome:
     """Plan a partition; of equally fast plans a single processor's is taken."""
     kept = admitted(costs)
-    found = sequential(kept)
+    found = sequential_plan(kept)
     best, *others = (single(kept, CPU), single(kept, GPU), found.choice)
     timeline = in_sequence(kept, best)
     for choice in others:

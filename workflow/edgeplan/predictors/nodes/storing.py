@@ -79,11 +79,11 @@ class Card(Strict):
     prior: bool = False
 
 
-def save(predictor: NodePredictor, folder: Path) -> None:
+def save_predictor(predictor: NodePredictor, folder: Path) -> None:
     """Write a predictor, and that of its prior; the card comes last, since it tells the arrays."""
     kernels = predictor.kernels
     if kernels.prior:
-        save(NodePredictor(kernels.prior, Relation(call_us=0.0), Trust()), folder / PRIOR)
+        save_predictor(NodePredictor(kernels.prior, Relation(call_us=0.0), Trust()), folder / PRIOR)
     content = io.BytesIO()
     np.savez_compressed(content, **_packed(kernels))  # type: ignore[arg-type]
     write_atomically(folder / ARRAYS, lambda temporary: temporary.write_bytes(content.getvalue()))
@@ -106,8 +106,8 @@ def save(predictor: NodePredictor, folder: Path) -> None:
     write_text(folder / CARD, card.model_dump_json(indent=1) + "\n")
 
 
-def load(folder: Path) -> NodePredictor:
-    """Read a predictor that `save` wrote.
+def load_predictor(folder: Path) -> NodePredictor:
+    """Read a predictor that `save_predictor` wrote.
 
     Raises:
         FormatError: the folder is damaged, or of another version.
@@ -124,7 +124,7 @@ def load(folder: Path) -> NodePredictor:
         _require(len(forest.tree_start) - 1 == sum(kind.trees for kind in card.kinds), "there are trees of other kinds")
     except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise FormatError(f"the predictors' numbers cannot be read: {error}", where=str(path), next_step=_AGAIN) from error
-    prior = load(folder / PRIOR).kernels if card.prior else None
+    prior = load_predictor(folder / PRIOR).kernels if card.prior else None
     kernels = Kernels(kinds, forest, arrays["work"][-1], card.fallback_spread, card.cache_bytes, prior)
     told = (card.device, card.engine, card.engine_version, card.measured_at, card.speed)
     return NodePredictor(kernels, card.relation, card.trust, *told)

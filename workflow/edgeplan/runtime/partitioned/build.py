@@ -14,8 +14,8 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, allocate
 from edgeplan.runtime.partitioned.program import Partitioned, crossings
 from edgeplan.runtime.processor import Region
-from edgeplan.runtime.program import signature
-from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, program_of, raw_segment
+from edgeplan.runtime.program import candidates_key
+from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, raw_segment, stream_program
 from edgeplan.runtime.streaming.program import ELSEWHERE
 from edgeplan.runtime.streaming.weights_file import contents
 
@@ -60,13 +60,13 @@ def build_pair(dnnl: Dnnl, partitioned: Partitioned, threads: int = 1) -> tuple[
                 segment = raw_segment(steps, step) if step.weights else None
                 rows.append(StepInMaking(step, ELSEWHERE, _NO_CALLS, origin, -1, segment))
                 continue
-            key = signature(creator, step)
+            key = candidates_key(creator, step)
             if key not in chosen:
                 chosen[key] = default(candidates(creator, step))
             created = creator.create(step, chosen[key], generate=False)
             segment = Segment(((step, created, 0),), created.weight_bytes) if created.slots else None
             rows.append(StepInMaking(step, chosen[key], created, origin, -1, segment))
-    program = program_of(creator, whole, places, rows, threads, lanes=1 + _OTHER)
+    program = stream_program(creator, whole, places, rows, threads, lanes=1 + _OTHER)
     scratch = max((row.created.scratch_bytes for row in rows), default=0)
     views = {k for k, row in enumerate(rows) if not partitioned.lanes[k] and not row.created.calls}
     offsets = tuple(partitioned.offsets.get(name, partitioned.arena_bytes) for name in program.buffer_names)

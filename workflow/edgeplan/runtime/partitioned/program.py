@@ -25,9 +25,9 @@ from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, NHWC, same_bytes, size_bytes
-from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut
+from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut_sections
 from edgeplan.runtime.processor import Region
-from edgeplan.runtime.program import Program, plan_buffers, shared_buffers, signature
+from edgeplan.runtime.program import Program, candidates_key, plan_buffers, shared_buffers
 from edgeplan.runtime.ranges import Ranged, located
 from edgeplan.runtime.streaming.program import ELSEWHERE
 from edgeplan.runtime.weights import locate_weights
@@ -84,7 +84,7 @@ def partition(lowered: Lowered, layouts: Mapping[str, str], block: int, assignme
     if len(assignments) != len(lowered.steps):
         raise _misfit(lowered, f"{len(assignments)} assignments for {len(lowered.steps)} steps")
     cuts = [Cut(a.dimension, (a.end,)) if isinstance(a, Split) else None for a in assignments]
-    sections = cut(lowered, layouts, block, cuts)
+    sections = cut_sections(lowered, layouts, block, cuts)
     ranged = sections.ranged
     lanes = []
     for origin, part in zip(ranged.origin, sections.part, strict=True):
@@ -129,7 +129,7 @@ def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple
     return tuple(found)
 
 
-def program_of(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int = 1, home: str = BLOCKED) -> Program:
+def partitioned_program(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int = 1, home: str = BLOCKED) -> Program:
     """The program of a partition: its sub-steps, those of lane 0 with implementations, and room for their scratch."""
     lowered = partitioned.ranged.lowered
     dnnl.set_threads(threads)
@@ -141,7 +141,7 @@ def program_of(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int =
             if lane == 1:
                 choices.append(ELSEWHERE)
                 continue
-            key = signature(creator, step)
+            key = candidates_key(creator, step)
             if key not in known:
                 found = default(candidates(creator, step))
                 known[key] = found, creator.create(step, found, generate=False).scratch_bytes
@@ -181,7 +181,7 @@ class _Touched:
     writes: tuple[Region, ...]
 
 
-def dense(offset: int, size: int) -> Region:
+def region_at(offset: int, size: int) -> Region:
     """Return the region of bytes that follow each other."""
     return offset, size, 1, size
 
@@ -221,7 +221,7 @@ def _read(partitioned: Partitioned, tensor: str, block: int) -> Region:
     """The whole of a tensor, from its first byte to its last."""
     lowered = partitioned.ranged.lowered
     size = size_bytes(lowered.shapes[tensor], partitioned.layouts[tensor], block, lowered.types.get(tensor, "float32"))
-    return dense(partitioned.offsets[tensor], size)
+    return region_at(partitioned.offsets[tensor], size)
 
 
 def _written(partitioned: Partitioned, step: Step, block: int) -> list[Region]:
@@ -312,7 +312,7 @@ class _State:
         if not len(pieces):
             return []
         runs = np.split(pieces, np.flatnonzero(np.diff(pieces) > 1) + 1)
-        return [dense(int(self._borders[run[0]]), int(self._borders[run[-1] + 1] - self._borders[run[0]])) for run in runs]
+        return [region_at(int(self._borders[run[0]]), int(self._borders[run[-1] + 1] - self._borders[run[0]])) for run in runs]
 
 
 def _rows(region: Region) -> list[tuple[int, int]]:

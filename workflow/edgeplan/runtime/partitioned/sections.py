@@ -93,7 +93,7 @@ class Sections:
     layouts: Mapping[str, str]
 
 
-def why_not_split(lowered: Lowered, layouts: Mapping[str, str], block: int, step: Step, dimension: Dimension) -> str:
+def why_not_cut(lowered: Lowered, layouts: Mapping[str, str], block: int, step: Step, dimension: Dimension) -> str:
     """Why a step cannot be cut over a dimension, in words; "" if it can."""
     if dimension == Dimension.channels:
         return _why_no_columns(lowered, layouts, block, step)
@@ -120,7 +120,7 @@ def extent(lowered: Lowered, block: int, step: Step, dimension: Dimension) -> Ex
     return Extent(channels, block)
 
 
-def cut(lowered: Lowered, layouts: Mapping[str, str], block: int, cuts: Sequence[Cut | None]) -> Sections:
+def cut_sections(lowered: Lowered, layouts: Mapping[str, str], block: int, cuts: Sequence[Cut | None]) -> Sections:
     """Cut steps into sections at given ends; None leaves a step whole."""
     for step, wanted in zip(lowered.steps, cuts, strict=True):
         if wanted is not None:
@@ -160,7 +160,7 @@ def cut(lowered: Lowered, layouts: Mapping[str, str], block: int, cuts: Sequence
 
 
 def _check(lowered: Lowered, layouts: Mapping[str, str], block: int, step: Step, wanted: Cut) -> None:
-    why = why_not_split(lowered, layouts, block, step, wanted.dimension)
+    why = why_not_cut(lowered, layouts, block, step, wanted.dimension)
     if not why:
         whole = extent(lowered, block, step, wanted.dimension)
         if list(wanted.ends) != sorted({*wanted.ends} & set(range(1, whole.size))):

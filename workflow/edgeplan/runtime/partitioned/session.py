@@ -24,7 +24,7 @@ from edgeplan.runtime.creation import ALIGNMENT, aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import BLOCKED
-from edgeplan.runtime.loops import Loop, array
+from edgeplan.runtime.loops import Loop, zero_words
 from edgeplan.runtime.partitioned.build import PairPlaces, build_pair, made_weights
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.plan_session import Session
@@ -458,7 +458,7 @@ def handshake(
     """
     kernel = gpu.empty()
     items = [Item(lane, k, kernel) for k in range(steps) for lane in (1, 0)]
-    nothing = array(steps * loops.ITEM_WORDS)
+    nothing = zero_words(steps * loops.ITEM_WORDS)
     nothing[loops.FIRST :: loops.ITEM_WORDS] = nothing[loops.END :: loops.ITEM_WORDS] = [1] * steps  # prepared, without calls
     loop = Loop(cpu.dnnl.info.path, cpu.worker.stream.value, nothing)
     kind = PollingLanes if synchronisation == Synchronisation.polling else EventLanes

@@ -23,9 +23,9 @@ from edgeplan.runtime.creation import PAGE_BYTES, Call, Created, Creator, Implem
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.primitives import Variant
-from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
+from edgeplan.runtime.program import activation_layouts, candidates_key, shared_buffers
 from edgeplan.runtime.program_file import Border
-from edgeplan.runtime.ranges import Ranged, cut
+from edgeplan.runtime.ranges import Ranged, cut_ranges
 from edgeplan.runtime.streaming.program import ELSEWHERE, NOTHING, WEIGHTS, Buffer, Executed, Kernel, Operand, StreamProgram
 from edgeplan.runtime.streaming.schedules import BF16, HALF_BYTES, VALUE_BYTES, Stored
 
@@ -126,7 +126,7 @@ def build(
     plan = banded(lowered, regions)
     inside = {step.name for step, region in zip(plan.lowered.steps, plan.region, strict=True) if region >= 0}
     whole = activation_layouts(plan.lowered, home)
-    ranged = cut(
+    ranged = cut_ranges(
         plan.lowered, whole, dnnl.info.block, lambda step: _UNCUT if step.name in inside else limits.get(step.name, limit)
     )
     layouts = {**whole, **{part: whole[found.whole] for part, found in ranged.tensors.items()}}
@@ -135,7 +135,7 @@ def build(
     chosen: dict[object, Implementation] = {} if known is None else known
     rows: list[StepInMaking] = []
     for step, k in zip(ranged.lowered.steps, ranged.origin, strict=True):
-        key = signature(creator, step)
+        key = candidates_key(creator, step)
         if key not in chosen:
             chosen[key] = _frugal(creator, step, candidates(creator, step), choose)
         choice = chosen[key]
@@ -150,7 +150,7 @@ def build(
         whole = {ranged.weights[name].whole if name in ranged.weights else name for name in names}
         return bool(whole) and whole <= halved  # tables alone have no name, and stay as they are
 
-    program = replace(program_of(creator, lowered, places, rows, threads, start, is_halved=is_halved), halves=halves)
+    program = replace(stream_program(creator, lowered, places, rows, threads, start, is_halved=is_halved), halves=halves)
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)
 
 
@@ -200,7 +200,7 @@ def _keeping(creator: Creator, places: Places, region: int, segment: Segment) ->
     return StepInMaking(step, choice, created, -1, region, segment)
 
 
-def program_of(
+def stream_program(
     creator: Creator,
     lowered: Lowered,
     places: AnyPlaces,
@@ -351,7 +351,7 @@ def _kernels(creator: Creator, rows: Sequence[StepInMaking]) -> tuple[tuple[Kern
         same = step
         if step.kind in ("cut_rows", "paste_rows"):  # which rows is a matter of the place
             same = replace(step, settings=MappingProxyType({}))
-        key = (step.name,) if step.kind == "keep" else (signature(creator, same), row.choice, arguments)
+        key = (step.name,) if step.kind == "keep" else (candidates_key(creator, same), row.choice, arguments)
         if key not in known:
             known[key] = len(kernels)
             kernels.append(Kernel(step, row.choice))
@@ -364,7 +364,7 @@ def _form(call: Call | KernelCall) -> tuple[int, ...]:
     return call.block if isinstance(call, KernelCall) else tuple(argument.number for argument in call.arguments)
 
 
-def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
+def _places_of(call: Call | KernelCall) -> tuple[Place, ...]:
     """Where the operands of a call lie, in order."""
     return call.places if isinstance(call, KernelCall) else tuple(argument.place for argument in call.arguments)
 
@@ -396,7 +396,7 @@ def _executed(
         if row.choice is ELSEWHERE:
             operands = tuple(places.operand(places.tokens[tensor]) for tensor in (*row.step.reads, *row.step.outputs))
         else:
-            operands = tuple(operand(place.region, place.offset) for call in row.created.calls for place in places_of(call))
+            operands = tuple(operand(place.region, place.offset) for call in row.created.calls for place in _places_of(call))
         size, stored_size, begins = 0, 0, at
         if row.segment is not None:
             size = stored_size = paged(row.segment.size)

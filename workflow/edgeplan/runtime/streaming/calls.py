@@ -15,7 +15,7 @@ from edgeplan.errors import FormatError
 from edgeplan.runtime import kernels, loops
 from edgeplan.runtime.creation import Call, Creator, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, ExecArg, Handle
-from edgeplan.runtime.loops import Loop, array, function_address
+from edgeplan.runtime.loops import Loop, function_address, zero_words
 from edgeplan.runtime.streaming.program import AGAIN, ELSEWHERE, NOTHING, WEIGHTS, StreamProgram
 
 _FLOAT_BYTES = 4
@@ -33,8 +33,8 @@ class BoundCalls:
         self._keep: list[object] = []  # what the words of calls point to
         self._steps = range(len(program.steps)) if steps is None else steps
         self._firsts = [0, *accumulate(len(step.operands) for step in program.steps)]  # operands, then how many there are
-        self._operands = array(self._firsts[-1])
-        self._items = array(len(self._steps) * loops.ITEM_WORDS)
+        self._operands = zero_words(self._firsts[-1])
+        self._items = zero_words(len(self._steps) * loops.ITEM_WORDS)
         self._places: dict[int, list[int]] = {}  # of a kernel's steps, among those that are run here
         for at, k in enumerate(self._steps):
             self._places.setdefault(program.steps[k].kernel, []).append(at)
@@ -60,7 +60,7 @@ class BoundCalls:
         if isinstance(call, KernelCall):
             block = (ctypes.c_int64 * len(call.block))(*call.block)
             self._keep.append(block)
-            return kernels.load([call.kernel])[0], ctypes.addressof(block), len(call.places), 0
+            return kernels.kernel_addresses([call.kernel])[0], ctypes.addressof(block), len(call.places), 0
         assert call.primitive is not None  # noqa: S101  created to be run
         call.primitive.forget()
         memories = [self._dnnl.memory(argument.descriptor, 0) for argument in call.arguments]
@@ -73,7 +73,7 @@ class BoundCalls:
     def _bind(self, number: int, calls: Sequence[tuple[int, int, int, int]]) -> None:
         """Tell the loop where the calls of a kernel's steps lie, and where their operands will."""
         begin = ctypes.addressof(self._operands)
-        table = array(max(1, len(calls)) * loops.CALL_WORDS)
+        table = zero_words(max(1, len(calls)) * loops.CALL_WORDS)
         table[: len(calls) * loops.CALL_WORDS] = [word for call in calls for word in call]
         self._keep.append(table)
         first, operands = ctypes.addressof(table), sum(call[loops.COUNT] for call in calls)
@@ -107,7 +107,7 @@ class BoundCalls:
             for call in range(first, end, size):
                 found += (0, call, call + size, operands)
                 operands += loops.WORD * ctypes.c_int64.from_address(call + loops.WORD * loops.COUNT).value
-        items = array(len(found))
+        items = zero_words(len(found))
         items[:] = found
         return Loop(self._dnnl.info.path, self._stream.value, items)
 

@@ -48,7 +48,7 @@ FAMILIES: Mapping[str, tuple[Draw, tuple[str, ...]]] = MappingProxyType(
         "tagger": (sequences.tagger, _WORDS),
         "recurrent": (sequences.recurrent, _WORDS),
         "text_cnn": (sequences.text_cnn, _WORDS),
-        "table": (sequences.table, _ALL),
+        "table": (sequences.tabular, _ALL),
         "wide_product": (sequences.wide_product, _WORDS),
         "audio": (convolutions.audio, _IMAGES),
         "vocoder": (convolutions.vocoder, (_FLOAT,)),

@@ -354,7 +354,7 @@ def text_cnn(b: Net) -> dict[str, str]:
     return {"scores": b.dense(x, b.size(2, 100), b.choose("", "Softmax", "Sigmoid"))}
 
 
-def table(b: Net) -> dict[str, str]:
+def tabular(b: Net) -> dict[str, str]:
     """Draw a net of tables: numbers that are scaled, kinds that are embedded, and labels as sklearn-onnx writes them."""
     batch, width = b.batch, b.choose(b.size(2, 100), b.size(16, 2048))
     x = b.input("X", (batch, width))

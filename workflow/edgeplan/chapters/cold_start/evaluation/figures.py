@@ -128,7 +128,7 @@ def _styles(names: pd.Series[str]) -> dict[str, dict[str, str]]:
     return {name: series_style(*setting_place(name)) for name in dict.fromkeys(names)}
 
 
-def load(e: ColdEvidence) -> Any:
+def _load(e: ColdEvidence) -> Any:
     """Draw the slow-down under background load (Figure 11); all panels start from the one baseline."""
     frame = tables.figure_11(e)
     places = [place for place in dict.fromkeys(frame["load_core"]) if place] or [""]
@@ -198,7 +198,7 @@ COLD_FIGURES: Mapping[str, FigureSpec[ColdEvidence]] = registry(
     FigureSpec("cold_figure_02", "Cold over warm", cold_over_warm),
     FigureSpec("cold_figure_06", "Stages by the number of cores", stages),
     FigureSpec("cold_figure_09", "Cold latency by the number of cores", cores),
-    FigureSpec("cold_figure_11", "Background load", load),
+    FigureSpec("cold_figure_11", "Background load", _load),
     FigureSpec("cold_figure_13", "Ablation", ablation),
     FigureSpec("cold_figure_14", "Continuous inference", continuous),
 )

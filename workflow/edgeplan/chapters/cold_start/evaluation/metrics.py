@@ -57,7 +57,7 @@ BARS = (
 )
 
 
-def geomean(values: pd.Series[float]) -> float:
+def known_geomean(values: pd.Series[float]) -> float:
     """Return the geometric mean; NaN for no values."""
     found = values.dropna()
     return float(np.exp(np.log(found).mean())) if len(found) else math.nan
@@ -114,7 +114,7 @@ def plan_for(runs: pd.DataFrame, state: str) -> str:
     return EVICTED_PLAN if state == EVICTED and (good["plan"] == EVICTED_PLAN).any() else OPTIMAL
 
 
-def beside(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def compared_medians(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Select the medians of stock engines, and of our plans the one for each row's state."""
     plans = found["state"].map({state: plan_for(runs, state) for state in (CACHED, EVICTED)})
     return found[(found["plan"] == "") | (found["plan"] == plans)]
@@ -174,10 +174,10 @@ def speedup_vs_best_stock(state: str) -> Callable[[ColdEvidence], Estimate]:
 def slowness(runs: pd.DataFrame, state: str) -> pd.Series[float]:
     """Return by model the factor by which work took longer than it was profiled to, the median over the compared runs."""
     good = counted(runs)
-    return beside(good[good["state"] == state], runs).groupby("model")["slowness"].median()
+    return compared_medians(good[good["state"] == state], runs).groupby("model")["slowness"].median()
 
 
-def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
+def slowed_work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
     """Return W(m), at the speed that the machine had during the runs in a state of the page cache.
 
     W(m) = slowness x the sum over the steps of the least (preparation + execution) core-time of any candidate, divided by the
@@ -188,12 +188,12 @@ def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
 
 def over_work_bound_cached(e: ColdEvidence) -> Estimate:
     """Return G of c(m, own) / W(m), page cache warm."""
-    return over_models(own_cold(e.runs, CACHED)["cold_ms"] / work_bound_ms(e, CACHED))
+    return over_models(own_cold(e.runs, CACHED)["cold_ms"] / slowed_work_bound_ms(e, CACHED))
 
 
 def evicted_bound_ms(e: ColdEvidence) -> pd.Series[float]:
     """Return max(R(m), W(m)) by model, R(m) = fewest bytes any candidates read / bandwidth of the disk among its runs."""
-    both = pd.concat([e.read_bound_ms, work_bound_ms(e, EVICTED)], axis=1, join="inner")
+    both = pd.concat([e.read_bound_ms, slowed_work_bound_ms(e, EVICTED)], axis=1, join="inner")
     return both.max(axis=1)
 
 
@@ -239,13 +239,13 @@ def predicted_within_15pct(e: ColdEvidence) -> Estimate:
     return estimate(np.mean, found["near"][(found["costs"] == "profiled") & (found["state"] == CACHED)])
 
 
-def failed_starts(e: ColdEvidence) -> float:
+def _failed_starts(e: ColdEvidence) -> float:
     """Count the starts of our plans that failed, under a background load or not."""
     mine = e.runs[e.runs["setting"].str.startswith(OWN)]
     return float(len(failed(mine))) if len(mine) else math.nan
 
 
-def plan_gap_max(e: ColdEvidence) -> float:
+def largest_plan_gap(e: ColdEvidence) -> float:
     """Find the largest makespan / proven lower bound - 1, of plans for weights in memory and on the disk.
 
     Plans from predicted costs count with the bound for these costs. Heuristics prove nothing, and the ablation is not meant to
@@ -264,13 +264,13 @@ def outputs_equal(e: ColdEvidence) -> float:
 cold_metrics = partial(
     figures_of_merit,
     {
-        "cold.failed_starts": failed_starts,
+        "cold.failed_starts": _failed_starts,
         "cold.speedup_vs_best_stock_cached": speedup_vs_best_stock(CACHED),
         "cold.speedup_vs_best_stock_evicted": speedup_vs_best_stock(EVICTED),
         "cold.over_work_bound_cached": over_work_bound_cached,
         "cold.over_warm_cached": over_warm_cached,
         "runtime.warm_vs_best_stock": warm_vs_best_stock,
-        "cold.plan_gap_max": plan_gap_max,
+        "cold.plan_gap_max": largest_plan_gap,
         "cold.predicted_within_15pct": predicted_within_15pct,
         "runtime.outputs_equal": outputs_equal,
     },

@@ -56,7 +56,7 @@ def listed(names: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def beside(e: ColdEvidence) -> str:
+def beside_stock(e: ColdEvidence) -> str:
     """Compare our starts with the best stock setting of each model, and tell what failed of them."""
     told = []
     for state in (CACHED, EVICTED):
@@ -109,14 +109,14 @@ def disturbed(e: ColdEvidence) -> str:
     )
 
 
-def continuous(e: ColdEvidence) -> str:
+def _continuous(e: ColdEvidence) -> str:
     """Tell what the mode for continuous inference gains or costs, one inference after another."""
     try:
         ratios = mode_over_without(e)
     except NotMeasuredError:
         return ""
     number = sum(name != "sum_ms" for name in ratios.columns)
-    pays = metrics.geomean(ratios["sum_ms"]) < 1
+    pays = metrics.known_geomean(ratios["sum_ms"]) < 1
     parts = [f"all {number} together {_times(ratios['sum_ms'])}"]
     parts += [f"inference {i} {_times(ratios[inference(i)])}" for i in range(1, min(number, 2) + 1)]
     if number > 2:  # beyond the two that the paper tells of
@@ -131,19 +131,19 @@ def continuous(e: ColdEvidence) -> str:
 def _times(ratios: pd.Series[float]) -> str:
     """Return ratios of times in words."""
     slower, known = int((ratios > 1).sum()), int(ratios.notna().sum())
-    return f"{cell_text(metrics.geomean(ratios))} (slower on {slower} of {known} models)"
+    return f"{cell_text(metrics.known_geomean(ratios))} (slower on {slower} of {known} models)"
 
 
-def grade(evidence: ColdEvidence) -> Graded | None:
+def cold_grade(evidence: ColdEvidence) -> Graded | None:
     """Return the grade of the figures, by what the same start took in turn, again and again."""
     runs = counted(evidence.runs).sort_values("repeat")
     before = runs.groupby(["model", "setting", "plan", "state", "threads"])["cold_ms"].shift()
     return graded(evidence.environment, Repeats(runs["cold_ms"] / before, "starts and the same ones before"))
 
 
-def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
+def cold_findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
     """Sentences tell what the medians rest on, and what the continuous mode gains."""
-    told = [text for finding in (beside, counts, disturbed, continuous) if (text := finding(evidence))]
+    told = [text for finding in (beside_stock, counts, disturbed, _continuous) if (text := finding(evidence))]
     key = "cold.over_work_bound_cached"
     if metrics.get(key, 1.0) < 1.0:
         told.append(
@@ -167,8 +167,8 @@ COLD_REPORT = ChapterReport(
     tables=COLD_TABLES,
     figures=COLD_FIGURES,
     metrics=cold_metrics,
-    findings=findings,
-    grade=grade,
+    findings=cold_findings,
+    grade=cold_grade,
     evidence=ColdEvidence,
     frames=FRAMES,
     documents=("notes", "environment"),

@@ -78,7 +78,7 @@ def _where(frame: pd.DataFrame, key: Mapping[str, object]) -> pd.DataFrame:
     return frame
 
 
-def table_01(e: ColdEvidence) -> pd.DataFrame:
+def _table_01(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate stages of one cold start: as stock engines do it, as planned, and what stock engines tell."""
     model = focus(e, "resnet50")
     columns: dict[str, Mapping[str, float]] = {}
@@ -126,7 +126,7 @@ def figure_09(e: ColdEvidence) -> pd.DataFrame:
     found = found[found["model"].isin(shown_models(e))]
     uneven = metrics.own(found)
     uneven = uneven[uneven["plan"].str.startswith("asymmetric")]
-    level = metrics.beside(found, e.runs)
+    level = metrics.compared_medians(found, e.runs)
     frame = pd.concat(
         [
             level.assign(setting=level["setting"].map(title), cores=level["threads"].astype(str)),
@@ -212,7 +212,7 @@ def figure_14(e: ColdEvidence) -> pd.DataFrame:
 
 def figure_02(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate cold and warm latency of every setting and model, each at its best thread count."""
-    best = metrics.beside(metrics.best_threads(e.runs), e.runs)
+    best = metrics.compared_medians(metrics.best_threads(e.runs), e.runs)
     if best.empty:
         raise NotMeasuredError("no run counts")
     names = best["setting"].map(title)
@@ -229,7 +229,7 @@ def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
     }
     by_setting = frame.groupby("setting", sort=False)
     found: pd.DataFrame = by_setting.agg(
-        **over, geomean=("cold_over_warm", metrics.geomean), runs=("runs", "min")
+        **over, geomean=("cold_over_warm", metrics.known_geomean), runs=("runs", "min")
     ).reset_index()
     low, high = paper.FIGURE2_COLD_OVER_WARM
     return found.assign(paper=np.where(found["setting"] == OWN, f"{paper.COLD_OVER_WARM} (mean)", f"{low} to {high}"))
@@ -268,7 +268,7 @@ def beside(e: ColdEvidence) -> pd.DataFrame:
     return found.fillna({"best_stock": "", "own_runs": ""})
 
 
-def table_05(e: ColdEvidence) -> pd.DataFrame:
+def _table_05(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate the speed-up over every stock setting: least, largest, geometric mean over the models it runs."""
     rows = []
     names = [s for s in STOCK if s in set(e.runs["setting"])]
@@ -284,7 +284,7 @@ def table_05(e: ColdEvidence) -> pd.DataFrame:
                     "models": len(ratio),
                     "least": ratio.min(),
                     "largest": ratio.max(),
-                    "geomean": metrics.geomean(ratio),
+                    "geomean": metrics.known_geomean(ratio),
                     "runs": metrics.fewest_runs(stock, own).reindex(ratio.index).min(),
                     "paper_min_max_avg": _paper_speedups(setting) if state == EVICTED else "",
                     "without": _reasons(e, setting),
@@ -319,8 +319,8 @@ def _reasons(e: ColdEvidence, setting: str) -> str:
 def figure_08(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate the cold latency of every model and setting beside ours and the bounds (ms)."""
     parts: list[pd.DataFrame] = []
-    bounds = {CACHED: metrics.work_bound_ms(e, CACHED), EVICTED: metrics.evicted_bound_ms(e)}
-    every = metrics.beside(metrics.best_threads(e.runs), e.runs)
+    bounds = {CACHED: metrics.slowed_work_bound_ms(e, CACHED), EVICTED: metrics.evicted_bound_ms(e)}
+    every = metrics.compared_medians(metrics.best_threads(e.runs), e.runs)
     for state, bound in bounds.items():
         best = every[every["state"] == state]
         wide = best.pivot_table(index="model", columns="setting", values="cold_ms")
@@ -390,7 +390,7 @@ def figure_13(e: ColdEvidence) -> pd.DataFrame:
     return pd.concat([*found, pd.DataFrame([printed])], ignore_index=True)
 
 
-def table_02(e: ColdEvidence) -> pd.DataFrame:
+def _table_02(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate kernel alternatives of one convolution, 3x3, stride 1, 64 to 192 channels: what each stage takes (ms).
 
     Rows that differ in nothing but the home layout are one: equal steps share their samples.
@@ -442,7 +442,7 @@ def quick_look_only(candidate: Candidate) -> bool:
     return len(times) > 1 and len(set(times)) == 1
 
 
-def table_04(e: ColdEvidence) -> pd.DataFrame:
+def _table_04(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate each model with its size, FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
     f = e.models
     if f.empty:
@@ -471,10 +471,10 @@ def table_04(e: ColdEvidence) -> pd.DataFrame:
 #: Every table by id, in the order of the report.
 COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
     TableSpec("cold_beside", "Our start against the best stock setting of each model", beside),
-    TableSpec("cold_table_01", "Stages of a cold start", table_01),
-    TableSpec("cold_table_02", "Kernel alternatives of one convolution", table_02),
-    TableSpec("cold_table_04", "Models, storage and planning", table_04),
-    TableSpec("cold_table_05", "Speed-up over stock engines", table_05),
+    TableSpec("cold_table_01", "Stages of a cold start", _table_01),
+    TableSpec("cold_table_02", "Kernel alternatives of one convolution", _table_02),
+    TableSpec("cold_table_04", "Models, storage and planning", _table_04),
+    TableSpec("cold_table_05", "Speed-up over stock engines", _table_05),
     TableSpec("cold_figure_08", "Cold latency of every model", figure_08),
     TableSpec("cold_figure_02", "Cold over warm", figure_02_summary),
     TableSpec("cold_figure_06", "Stages by the number of cores", figure_06),

@@ -148,7 +148,7 @@ _FIGURES = (over_warm, plan_gap_max, speedup_over_default, speedup_over_best_sto
 gpu_metrics = partial(figures_of_merit, {f"cold_gpu.{figure.__name__}": figure for figure in _FIGURES})
 
 
-def beside(e: GpuStartEvidence) -> pd.DataFrame:
+def _beside(e: GpuStartEvidence) -> pd.DataFrame:
     """Starts of each model: the optimal plan beside its bound, the default start and the best stock setting."""
     rows = []
     opened = e.counted[(e.counted["way"] == OPTIMAL)].groupby("model")[["library_ms", "context_ms"]].median()
@@ -176,7 +176,7 @@ def beside(e: GpuStartEvidence) -> pd.DataFrame:
     return pd.DataFrame(rows).round(4)
 
 
-def planning(e: GpuStartEvidence) -> pd.DataFrame:
+def _planning(e: GpuStartEvidence) -> pd.DataFrame:
     """Storage and planning of each model's optimal plan (Table 4), beside the paper's times on two GPUs."""
     found = e.optimal()[["steps", "threads", "kept_mb", "code_mb", "planning_s", "search_ms"]].reset_index()
     for name, known in (("tx2", paper.TABLE4_PLANNING_TX2_MS), ("nano", paper.TABLE4_PLANNING_NANO_MS)):
@@ -184,7 +184,7 @@ def planning(e: GpuStartEvidence) -> pd.DataFrame:
     return found.round(3)
 
 
-def ways(e: GpuStartEvidence) -> Any:
+def _ways(e: GpuStartEvidence) -> Any:
     """Cold starts of each model by technique and by stock engine, on a scale of powers of ten."""
     frame = e.of_state(CACHED)
     known = {name: frame[name] for name in (*_ABLATION, WARM) if name in frame.columns}
@@ -205,7 +205,7 @@ def ways(e: GpuStartEvidence) -> Any:
     return figure
 
 
-def findings(e: GpuStartEvidence, *_: object) -> tuple[str, ...]:
+def gpu_findings(e: GpuStartEvidence, *_: object) -> tuple[str, ...]:
     """Say what a start is made of, and what could not be planned or started."""
     told = []
     own = e.counted[(e.counted["way"] == OPTIMAL) & (e.counted["state"] == CACHED)]
@@ -225,7 +225,7 @@ def findings(e: GpuStartEvidence, *_: object) -> tuple[str, ...]:
     return tuple(told)
 
 
-def grade(e: GpuStartEvidence) -> Graded | None:
+def _grade(e: GpuStartEvidence) -> Graded | None:
     """Return the grade of the figures, by what the same start took in turn, again and again."""
     own = e.counted.sort_values("repeat")
     before = own.groupby(["model", "way", "state"])["cold_ms"].shift()
@@ -233,11 +233,11 @@ def grade(e: GpuStartEvidence) -> Graded | None:
 
 
 GPU_TABLES: Mapping[str, TableSpec[GpuStartEvidence]] = registry(
-    TableSpec("cold_gpu_beside", "Cold starts on the GPU", beside, ("starts",)),
-    TableSpec("cold_gpu_plans", "Storage and planning on the GPU", planning, ("plans.predicted_ms",)),
+    TableSpec("cold_gpu_beside", "Cold starts on the GPU", _beside, ("starts",)),
+    TableSpec("cold_gpu_plans", "Storage and planning on the GPU", _planning, ("plans.predicted_ms",)),
 )
 GPU_FIGURES: Mapping[str, FigureSpec[GpuStartEvidence]] = registry(
-    FigureSpec("cold_gpu_ways", "Cold starts on the GPU by technique", ways, ("starts",))
+    FigureSpec("cold_gpu_ways", "Cold starts on the GPU by technique", _ways, ("starts",))
 )
 #: Of the whole chapter.
 TABLES: Mapping[str, TableSpec[Any]] = MappingProxyType({**COLD_TABLES, **GPU_TABLES})
@@ -253,8 +253,8 @@ GPU_REPORT = ChapterReport(
     tables=GPU_TABLES,
     figures=GPU_FIGURES,
     metrics=gpu_metrics,
-    findings=findings,
-    grade=grade,
+    findings=gpu_findings,
+    grade=_grade,
     evidence=GpuStartEvidence,
     frames={
         "starts": ("model", "way", "stock", "state", "repeat", "cold_ms", "warm_ms", "error", "reason"),

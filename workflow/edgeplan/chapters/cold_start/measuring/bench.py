@@ -24,7 +24,7 @@ from edgeplan.chapters.cold_start.evaluation.evidence import (
 )
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.planning import VARIANTS
-from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun, PlannedRun, measure
+from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun, PlannedRun, measure_runs
 from edgeplan.chapters.cold_start.settings import ColdStartSettings
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.job import PrepareResult, State
@@ -86,7 +86,7 @@ def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
         """Tell whether a run is made even without time: one a model, of ours and of a stock engine, and the disk's."""
         return run.repeat == 0 and (not run.setting or (run.threads == threads and run.setting in (OWN, *stock)))
 
-    main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside, bench.budget, must)
+    main = measure_runs(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside, bench.budget, must)
     parts = [_labelled(main.runs)]
     probes, left_out = [main.bandwidth], main.left_out
     for group, names in groups.items():
@@ -152,7 +152,7 @@ def _on_uneven_cores(
     )
     aliases = [guest.alias for guest in guests]
     report, budget = reporter("plans for uneven cores"), bench.budget
-    return measure(aliases, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
+    return measure_runs(aliases, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
 
 
 def _none(_run: PlannedRun) -> bool:
@@ -191,7 +191,7 @@ def _under_load(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
                 knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1, loaded=True)
                 with background_load(core, percent):
                     report, budget = reporter("background load"), bench.budget
-                    found = measure(loaded, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
+                    found = measure_runs(loaded, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
                 left_out[place, percent] = found.left_out
                 parts[place, percent] = _labelled(found.runs, percent=percent, core=place).assign(
                     plan=lambda f: f["plan"].where(f["plan"] == "", OPTIMAL)

@@ -20,7 +20,7 @@ from edgeplan.chapters.cold_start.measuring.artefacts import OVER, ArtefactStore
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import page_cache
-from edgeplan.measurement.process.interference import LOOK_RUNS, Interference
+from edgeplan.measurement.process.interference import EXPONENTS, LOOK_RUNS, Interference
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareResult, RunJob, RunResult, State
 from edgeplan.measurement.process.starts import ATTEMPTS, ObservedStart, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
@@ -32,6 +32,8 @@ from edgeplan.support.tensors import OUTPUT_TOLERANCE
 from edgeplan.support.workers import ColdRunError
 
 _PREPARING_SHARE = 0.5  # of the budget; the rest is for runs
+#: Runs, about half a minute, whose looks tell together how slow the machine was: one look scatters more than that drifts.
+NEIGHBOURS = 25
 #: Model, setting and threads.
 _Place = tuple[str, str, int]
 
@@ -185,7 +187,7 @@ def plan_runs(models: Sequence[str], knobs: ColdSettings, guests: Sequence[Extra
             yield from group
 
 
-def measure(
+def measure_runs(
     models: Sequence[ColdModel],
     knobs: ColdSettings,
     store: ArtefactStore,
@@ -339,6 +341,17 @@ def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: C
     knobs = settings.model_dump(include={"cpus", "warm_runs", "seed"})
     parts = [machine, model, version, protocol_of(run.setting), knobs, asdict(run)]
     return key_of(parts, 20)
+
+
+def slowness_of(runs: pd.DataFrame, nominal: ReferenceTimes) -> pd.Series[float]:
+    """Estimate the slowness around each run, relative to nominal times, from references beside it and its neighbours in time.
+
+    Returns:
+        Running medians over `NEIGHBOURS` runs, in the order and with the index of the runs; not a number where none was timed.
+    """
+    single = EXPONENTS.scaled(runs["compute_us"] / nominal.compute_us, runs["bandwidth_us"] / nominal.bandwidth_us)
+    ordered = single[runs["measured_at"].sort_values(kind="stable").index]
+    return ordered.rolling(NEIGHBOURS, center=True, min_periods=1).median().reindex(runs.index)
 
 
 def _reason(record: dict[str, Any]) -> str:

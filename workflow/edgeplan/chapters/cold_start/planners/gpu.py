@@ -157,7 +157,7 @@ def _pipelined(costs: GpuCosts, search: Search) -> GpuOutcome:
     if costs.fill_ms_per_byte is not None:
         return _at_once(costs, costs.fill_ms_per_byte)
     steps = [_undominated(step) for step in costs.steps]
-    arrays = cost_arrays(steps, costs.threads)
+    arrays = _cost_arrays(steps, costs.threads)
     found = optimal(arrays, search)
     chosen = tuple(step[k] for step, k in zip(steps, found.schedule.choice, strict=True))
     queues = tuple(found.schedule.queue(q) for q in range(costs.threads))
@@ -217,7 +217,7 @@ def _undominated(step: Sequence[GpuCandidate]) -> tuple[GpuCandidate, ...]:
     return tuple(found)
 
 
-def cost_arrays(steps: Sequence[Sequence[GpuCandidate]], threads: int) -> CostArrays:
+def _cost_arrays(steps: Sequence[Sequence[GpuCandidate]], threads: int) -> CostArrays:
     """Return the costs as the optimal planner takes them: the main core is the GPU, which never prepares."""
     shape = (len(steps), max(map(len, steps)))
     prepare, execute = np.full(shape, np.inf), np.full(shape, np.inf)

@@ -29,7 +29,7 @@ from itertools import product
 
 import numpy as np
 
-from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, costs_of, makespan_ms, makespans_ms
+from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, cost_arrays, makespan_ms, makespans_ms
 from edgeplan.planning.profile import Profile
 
 Combination = tuple[int, ...]
@@ -49,7 +49,7 @@ def nnv12(profile: Profile, *, epsilon_ms: float = 0.05, exhaustive: int = 2**12
 
     Loads that differ by less than `epsilon_ms` count as balanced. Up to `exhaustive` combinations are all tried.
     """
-    state = _State(costs_of(profile), epsilon_ms)
+    state = _State(cost_arrays(profile), epsilon_ms)
     counts = [len(layer.candidates) for layer in profile.layers]
     total = math.prod(counts)
     if total <= exhaustive:

@@ -16,8 +16,8 @@ from typing import Literal
 from edgeplan.chapters.cold_start.planners.nnv12 import nnv12
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.document import Plan, Target
-from edgeplan.planning.machine import costs_of, makespan_ms, sequential
-from edgeplan.planning.optimal import Outcome, Search, document, optimal, optimal_outcome
+from edgeplan.planning.machine import cost_arrays, makespan_ms, sequential
+from edgeplan.planning.optimal import Outcome, Search, optimal, optimal_outcome, plan_document
 from edgeplan.planning.profile import (
     BIG,
     RAW,
@@ -28,9 +28,9 @@ from edgeplan.planning.profile import (
     Profile,
     check,
     kernel_name,
+    narrowed,
     pareto,
     prepare_ms,
-    selected,
 )
 
 
@@ -77,7 +77,7 @@ def _from_one_file(profile: Profile) -> Profile:
     for layer in profile.layers:
         cached = {c.implementation for c in layer.candidates if c.source != RAW}
         kept.append([i for i, c in enumerate(layer.candidates) if c.source != RAW or c.implementation not in cached])
-    return pareto(selected(profile, kept), disk=True)
+    return pareto(narrowed(profile, kept), disk=True)
 
 
 def _nnv12(profile: Profile, options: Options) -> Outcome:
@@ -88,7 +88,7 @@ def _nnv12(profile: Profile, options: Options) -> Outcome:
 
 def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Outcome:
     """Plan one step after the other, with the candidates that take the least in sum if no others are given."""
-    costs = costs_of(profile)
+    costs = cost_arrays(profile)
     if choice is None:
         choice = tuple((costs.alone_prepare + costs.alone_execute).argmin(axis=1).tolist())
     schedule = sequential(costs, choice)
@@ -101,7 +101,7 @@ def _uncached(profile: Profile) -> Profile:
     for layer in profile.layers:
         uncached = [i for i, c in enumerate(layer.candidates) if c.source in UNCACHED]
         kept.append(uncached or list(range(len(layer.candidates))))
-    return selected(profile, kept)
+    return narrowed(profile, kept)
 
 
 def _warm(profile: Profile, _: Options) -> Outcome:
@@ -168,7 +168,7 @@ def _promising_first(profiles: list[Profile], planner: str, options: Options) ->
     return sorted(profiles, key=lambda p: PLANNERS[planner](p, glance).makespan_ms)
 
 
-def plan(
+def plan_start(
     profiles: Iterable[Profile],
     planner: str,
     target: Target,
@@ -194,14 +194,14 @@ def plan(
     if len(proven) < len(bounds):  # a heuristic proves nothing
         proven = [lower_bound_ms(profiles, options.search)]
     bound_ms = min(proven)
-    return document(best, planner, target, costs=costs, bound_ms=bound_ms, planning_ms=planning_ms)
+    return plan_document(best, planner, target, costs=costs, bound_ms=bound_ms, planning_ms=planning_ms)
 
 
 def lower_bound_ms(profiles: Iterable[Profile], search: Search | None = None) -> float:
     """Return the bound that no schedule of any of the profiles beats, proven by the optimal planner."""
     best_ms = bound_ms = math.inf
     for p in profiles:
-        planned = optimal(costs_of(pareto(p)), search, beat_ms=best_ms - p.start_ms)
+        planned = optimal(cost_arrays(pareto(p)), search, beat_ms=best_ms - p.start_ms)
         best_ms = min(best_ms, p.start_ms + planned.makespan_ms)
         bound_ms = min(bound_ms, p.start_ms + planned.lower_bound_ms)
     return bound_ms

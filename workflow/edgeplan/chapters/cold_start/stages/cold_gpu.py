@@ -20,7 +20,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start.gpu.planned import GpuPlan, GpuPlanning, planning_on, upload_mb_per_s
 from edgeplan.chapters.cold_start.settings import GPU_PROTOCOL, ColdStartParams, GpuStartSettings
 from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import EdgeplanError
 from edgeplan.gpu_start.session import STAGES, open_gpu, without_driver_caches
 from edgeplan.graph.onnx.write import save_onnx
@@ -79,7 +79,7 @@ class GpuStartBench:
         values = random_inputs({border.name: border.shape for border in _program(plans[0]).inputs}, self.seed)
         inputs, outputs, expected = (self.work / f"{name}.npz" for name in ("inputs", "outputs", "expected"))
         np.savez(inputs, allow_pickle=False, **values)
-        reference = reference_outputs(model, values)
+        reference = onnxruntime_reference(model, values)
         np.savez(expected, allow_pickle=False, **reference)
         wanted = [reference[border.name] for border in _program(plans[0]).outputs]
 

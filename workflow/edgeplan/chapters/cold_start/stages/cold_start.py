@@ -14,9 +14,10 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, TABLE2_CONV
-from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
+from edgeplan.chapters.cold_start.measuring.artefacts import RUNTIME, ArtefactStore, ColdModel, Tools
 from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, measure_all, shared_journal
-from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, RUNTIME, Planning, Tools
+from edgeplan.chapters.cold_start.measuring.planning import PLAN_COLUMNS, Planning
+from edgeplan.chapters.cold_start.measuring.runs import slowness_of
 from edgeplan.chapters.cold_start.settings import ColdStartParams
 from edgeplan.devices.config import load_device
 from edgeplan.graph.builder import GraphBuilder
@@ -210,7 +211,7 @@ class _Stage:
 
     def _slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
         """Return the slowness around each run; runs under a background load count apart, as it slows the references."""
-        parts = [self._tools.slowness(part) for _, part in runs.groupby(runs["load_percent"] > 0)]
+        parts = [slowness_of(part, self._tools.nominal) for _, part in runs.groupby(runs["load_percent"] > 0)]
         return pd.concat(parts).reindex(runs.index) if parts else pd.Series(dtype="float64")
 
     def _export(self, name: str, graph: Graph) -> ColdModel:

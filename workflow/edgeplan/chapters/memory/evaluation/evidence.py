@@ -22,7 +22,7 @@ MAPPED = "edgeplan-mapped"
 HELD_MIB = 45.0
 
 
-def machine_of(rows: pd.DataFrame) -> pd.Series[str]:
+def named_machine(rows: pd.DataFrame) -> pd.Series[str]:
     """The machine that rows name; "" for that of the environment, as in rows that were never measured alone."""
     return rows[MACHINE].fillna("") if MACHINE in rows else pd.Series("", rows.index)
 
@@ -74,7 +74,7 @@ class MemoryEvidence:
         default = stock[stock["setting"] == DEFAULT].set_index("model")
         frugal = stock[stock["setting"].str.endswith("frugal")].set_index("model")["peak"]
         best = stock.groupby("model")["median_ms"].min()
-        here = machine_of(found) == found["model"].map(machine_of(default))
+        here = named_machine(found) == found["model"].map(named_machine(default))
         return found.assign(
             stock_peak=found["model"].map(default["peak"]).astype("float64"),
             frugal_peak=found["model"].map(frugal),

@@ -141,7 +141,7 @@ def speedup_vs_best_frugal(e: MemoryEvidence) -> float:
     return float(stock.min() / times[OWN]) if len(stock) else math.inf
 
 
-def outputs_equal(e: MemoryEvidence) -> float:
+def _outputs_equal(e: MemoryEvidence) -> float:
     """Share of plans whose outputs are, bit by bit, those with all weights in memory, and ONNX Runtime's within 1e-4.
 
     Plans of all numbers of threads count, and those that crashed.
@@ -165,12 +165,12 @@ memory_metrics = partial(
         "memory.cgroup_killed": cgroup_killed,
         "memory.total_in_cgroup": total_in_cgroup,
         "memory.speedup_vs_best_frugal": speedup_vs_best_frugal,
-        "memory.outputs_equal": outputs_equal,
+        "memory.outputs_equal": _outputs_equal,
     },
 )
 
 
-def findings(evidence: MemoryEvidence, *_: object) -> tuple[str, ...]:
+def memory_findings(evidence: MemoryEvidence, *_: object) -> tuple[str, ...]:
     """Tell what the least memory costs in time, what the system killed, what does not fit, and what could not be measured."""
     told = [text for finding in (_slower, _held, _killed, _below_bound, _not_slowed) if (text := finding(evidence))]
     frame = evidence.budgets
@@ -237,7 +237,7 @@ def _not_slowed(e: MemoryEvidence) -> str:
     )
 
 
-def grade(evidence: MemoryEvidence) -> Graded | None:
+def memory_grade(evidence: MemoryEvidence) -> Graded | None:
     """The grade of the figures, by the latency with all weights in memory, which each budget's runs stood beside."""
     runs = evidence.budgets
     before = runs.groupby("model")["resident_ms"].shift()
@@ -256,8 +256,8 @@ MEMORY_REPORT = ChapterReport(
     tables=MEMORY_TABLES,
     figures=MEMORY_FIGURES,
     metrics=memory_metrics,
-    findings=findings,
-    grade=grade,
+    findings=memory_findings,
+    grade=memory_grade,
     evidence=MemoryEvidence,
     frames={"runs": ("model", "case")},
 )

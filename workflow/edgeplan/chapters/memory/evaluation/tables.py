@@ -11,7 +11,7 @@ import pandas as pd
 
 from edgeplan.chapters.memory import paper
 from edgeplan.chapters.memory.budget import MACHINE, MIB
-from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, OWN, MemoryEvidence, machine_of
+from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, OWN, MemoryEvidence, named_machine
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, MARKERS, PALETTE, canvas, grouped_bars, legend, log_scale, name_axes
 from edgeplan.reporting.metrics import estimate, geomean
@@ -42,7 +42,7 @@ def _least(e: MemoryEvidence) -> pd.DataFrame:
             "slower": (f["median_ms"] / f["resident_ms"] - 1).round(4),
             **f[["bands", "parts"]].astype("Int64"),
             "reason": _told(f),
-            MACHINE: machine_of(f),
+            MACHINE: named_machine(f),
         }
     )
 
@@ -76,7 +76,7 @@ def _ways(e: MemoryEvidence, model: str) -> pd.DataFrame:
     f = pd.concat(named, ignore_index=True)
     free = stock.set_index("setting")
     default = free.reindex([DEFAULT]).iloc[0]
-    here = machine_of(f) == machine_of(stock).iloc[0]
+    here = named_machine(f) == named_machine(stock).iloc[0]
     return pd.DataFrame(
         {
             **f[["model", "way"]],
@@ -87,7 +87,7 @@ def _ways(e: MemoryEvidence, model: str) -> pd.DataFrame:
             "peak over onnxruntime": (f["peak"] / default["peak"]).round(4),
             **f[["major_faults", "failures"]],
             "reason": _told(f),
-            MACHINE: machine_of(f),
+            MACHINE: named_machine(f),
         }
     )
 

@@ -20,8 +20,8 @@ from edgeplan.chapters.partition.eop.sweeps import SweptModel, ends_of_parts, ex
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.layouts import size_bytes
-from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, dense
-from edgeplan.runtime.partitioned.sections import Dimension, Extent, extent, why_not_split
+from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, region_at
+from edgeplan.runtime.partitioned.sections import Dimension, Extent, extent, why_not_cut
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.processor import Processor, Sharing
 
@@ -170,8 +170,8 @@ def moving_of(gpu: Processor) -> Moving:
         for _ in range(_MOVES):
             buffer.data[:size] += 1  # as a host leaves it: in its caches
             began = time.perf_counter()
-            gpu.enqueue_in(buffer, dense(0, size))
-            gpu.enqueue_out(buffer, dense(0, size))
+            gpu.enqueue_in(buffer, region_at(0, size))
+            gpu.enqueue_out(buffer, region_at(0, size))
             gpu.finish()
             taken.append((time.perf_counter() - began) * 1e3 / 2)
     gpu.free(buffer)
@@ -189,15 +189,15 @@ def own_times(pair: Opened, subject: SweptModel, hand_over_ms: float = 0.0, runs
     lowered, refused, block = subject.lowered, on_gpu(pair, subject), pair.block
     over, why = [], []
     for step, lacking in zip(lowered.steps, refused, strict=True):
-        reasons = {d: why_not_split(lowered, subject.layouts, block, step, d) for d in _DIMENSIONS}
+        reasons = {d: why_not_cut(lowered, subject.layouts, block, step, d) for d in _DIMENSIONS}
         able = [d for d, reason in reasons.items() if not reason and not lacking]
         over.append(able[0] if able else None)
         why.append("" if able else f"the GPU has no kernel of it: {lacking}" if lacking else reasons[Dimension.channels])
     found = OwnTimes(subject, block, twins(lowered, subject.layouts), over, why, refused)
     moving = found.moving = moving_of(pair.other)
-    on_cpu = measured(pair, subject, [0] * len(refused), runs, moving)
+    on_cpu = _measured(pair, subject, [0] * len(refused), runs, moving)
     lanes = [0 if lacking else 1 for lacking in refused]
-    on_other = measured(pair, subject, list(lanes), runs, moving)
+    on_other = _measured(pair, subject, list(lanes), runs, moving)
     for first in dict.fromkeys(found.twin):
         own = [k for k, twin in enumerate(found.twin) if twin == first]
         cpu = quantile(on_cpu.parts[0][:, own])
@@ -212,7 +212,7 @@ def own_times(pair: Opened, subject: SweptModel, hand_over_ms: float = 0.0, runs
     for _ in range(splits):
         if (assigned := found.next_assignments()) is None:
             break
-        spans = measured(pair, subject, assigned, runs, moving)
+        spans = _measured(pair, subject, assigned, runs, moving)
         _note(found, assigned, spans)
         count = sum(isinstance(one, Split) for one in assigned)
         on = [sum(isinstance(one, Split) or one == lane for one in assigned) for lane in (0, 1)]
@@ -263,7 +263,7 @@ def _signature(lowered: Lowered, layouts: Mapping[str, str], step: Step) -> obje
     )
 
 
-def measured(pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], runs: int, moving: Moving) -> Spans:
+def _measured(pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], runs: int, moving: Moving) -> Spans:
     """Run a model's steps where they are assigned, in a new session."""
     made = executable_parts(pair, subject, list(assigned))
     with session_of(pair, subject, made) as session:

@@ -190,7 +190,7 @@ class CheckedPlanning:
                 names, block = both.names, both.block
                 folders, left_out = self._written(both, folder)
             with self.clock.part("check"):
-                check, steps_ms = checked(folders, self.limits, left_out=left_out)
+                check, steps_ms = fastest_right(folders, self.limits, left_out=left_out)
         chosen = ways[check.way]
         if chosen.alone and not chosen.engine:
             subject = replace(self.subject, layouts=chosen.layouts)
@@ -215,7 +215,7 @@ class CheckedPlanning:
             folder.mkdir()
             with opened(self.pair) as both:
                 folders, left_out = self._written(both, folder)
-            return checked(folders, self.limits, way, left_out)[0]
+            return fastest_right(folders, self.limits, way, left_out)[0]
 
     def _written(self, both: Opened, folder: Path) -> tuple[dict[str, Path], dict[str, str]]:
         """Write the folder of each way; return them, and why some ways have none."""
@@ -281,7 +281,7 @@ def _whole_on(costs: PairCosts, processor: int) -> PairCosts:
     return replace(costs, steps=tuple(steps))
 
 
-def checked(
+def fastest_right(
     folders: Mapping[str, Path], limits: CheckLimits, way: str = "", left_out: Mapping[str, str] | None = None
 ) -> tuple[PairCheck, list[float]]:
     """Run plan folders in turn; the fastest whose outputs are right, and the times of its steps.

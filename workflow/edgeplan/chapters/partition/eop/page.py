@@ -52,17 +52,17 @@ def speedup_vs_best(e: EopEvidence) -> Estimate:
     return estimate(geomean, (e.beside["best"] / e.beside["ours"])[e.beside["figure"] == ""].dropna())
 
 
-def slower_than_best_single_models(e: EopEvidence) -> float:
+def _slower_than_best_single_models(e: EopEvidence) -> float:
     """Share of the models that our plan slows by over 2 %, or does not run; of all, however far their rounds repeat."""
     return float(_slower(e, "").mean())
 
 
-def failed_plans(e: EopEvidence) -> float:
+def _failed_plans(e: EopEvidence) -> float:
     """Plans of all models and settings that did not run, one processor alone and EOP's among them."""
     return float((e.plans["reason"] != "").sum()) if len(e.plans) else math.nan
 
 
-def outputs_equal(e: EopEvidence) -> float:
+def _outputs_equal(e: EopEvidence) -> float:
     """Share of all plans on the pair whose outputs are ONNX Runtime's within the tolerance; one that failed has none."""
     planned = e.plans[e.plans["way"] != ALL_CORES]
     return share_right(planned["error"].where(planned["reason"] == ""), planned["tolerance"])
@@ -87,17 +87,17 @@ eop_metrics = partial(
     figures_of_merit,
     {
         "eop.speedup_vs_best": speedup_vs_best,
-        "eop.failed_plans": failed_plans,
+        "eop.failed_plans": _failed_plans,
         "eop.ratio_time_over_grid": ratio_time_over_grid,
         "eop.ours_over_eop": ours_over_eop,
-        "eop.slower_than_best_single_models": slower_than_best_single_models,
+        "eop.slower_than_best_single_models": _slower_than_best_single_models,
         "eop.recurrent_slower_unchecked": recurrent_slower_unchecked,
-        "eop.outputs_equal": outputs_equal,
+        "eop.outputs_equal": _outputs_equal,
     },
 )
 
 
-def findings(evidence: EopEvidence, *_: object) -> tuple[str, ...]:
+def _findings(evidence: EopEvidence, *_: object) -> tuple[str, ...]:
     """Beside what our plans are slower; what did not run, and why."""
     told = [text] if (text := _beside(evidence)) else []
     lost = evidence.plans[evidence.plans["reason"] != ""].drop_duplicates(["model", "reason"])
@@ -119,7 +119,7 @@ def _beside(e: EopEvidence) -> str:
     return f"On {e.pair} {'; '.join(told)}." if told else ""
 
 
-def grade(evidence: EopEvidence) -> Graded | None:
+def eop_grade(evidence: EopEvidence) -> Graded | None:
     """The grade of the figures, by rounds of the same plan; one round alone repeats nothing."""
     repeat = evidence.plans["repeat"]
     return graded(evidence.environment, Repeats(repeat[repeat > 1], "slowest and fastest rounds of a plan"))
@@ -136,8 +136,8 @@ EOP_REPORT = ChapterReport(
     tables=EOP_TABLES,
     figures=EOP_FIGURES,
     metrics=eop_metrics,
-    findings=findings,
-    grade=grade,
+    findings=_findings,
+    grade=eop_grade,
     evidence=EopEvidence,
     frames={
         "sampled": ("operator", "dimension", "size", "side", "us"),

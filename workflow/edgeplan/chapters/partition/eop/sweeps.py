@@ -28,7 +28,7 @@ from edgeplan.planning.partition.costs import SPLIT, PairCosts
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, partition
-from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
+from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_cut
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts, blocked_images
 from edgeplan.workloads.exported import ExportBuilder, Exported
@@ -92,7 +92,7 @@ def sweep(pair: Opened, subject: SweptModel, shares: Sequence[float], runs: int)
         able = [
             k
             for k, (step, why) in enumerate(zip(subject.lowered.steps, refused, strict=True))
-            if not why and not why_not_split(subject.lowered, subject.layouts, block, step, dimension)
+            if not why and not why_not_cut(subject.lowered, subject.layouts, block, step, dimension)
         ]
         seen: set[tuple[int, int]] = set()
         for share in shares if able else ():

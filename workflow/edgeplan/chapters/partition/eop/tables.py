@@ -13,7 +13,7 @@ import pandas as pd
 from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.eop.ways import CONDITION_1, CONDITION_2, CPU_WAY, EOP, EQUAL, FIXED, GPU_WAY, OURS, WAYS
 from edgeplan.chapters.partition.settings import ALL_CORES, SLOWER
-from edgeplan.planning.partition.eop import Pattern, fit, fits
+from edgeplan.planning.partition.eop import Pattern, fits, fitted_pattern
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, log_scale, name_axes
 from edgeplan.reporting.metrics import geomean
@@ -82,7 +82,7 @@ class EopEvidence:
         rows = []
         measured = self.sampled[self.sampled["us"].notna()]
         for (operator, dimension, side), own in measured.groupby(["operator", "dimension", "side"], sort=False):
-            pattern, every = fitted(own), {p.name: p.error_ms for p in fits(*_samples(own))}
+            pattern, every = _fitted(own), {p.name: p.error_ms for p in fits(*_samples(own))}
             named = paper.PATTERNS.get((str(operator), str(dimension), str(side)), "")
             mean_ms = float(own["us"].mean()) / _US_PER_MS
             others = every.get(named, float("nan")) / mean_ms
@@ -123,9 +123,9 @@ class EopEvidence:
         return float(rows["predicted_ms"].iloc[0])
 
 
-def fitted(own: pd.DataFrame) -> Pattern:
+def _fitted(own: pd.DataFrame) -> Pattern:
     """The pattern of one operator over one dimension: sizes as shares of the largest."""
-    return fit(*_samples(own))
+    return fitted_pattern(*_samples(own))
 
 
 def _samples(own: pd.DataFrame) -> tuple[list[float], list[float]]:
@@ -290,7 +290,7 @@ def _draw_patterns(e: EopEvidence) -> Any:
 
     def draw(axis: Any, rows: pd.DataFrame) -> None:
         for place, (side, own) in enumerate(rows.groupby("side")):
-            pattern, most = fitted(own), own["size"].max()
+            pattern, most = _fitted(own), own["size"].max()
             x = np.linspace(own["size"].min(), most, 200)
             axis.plot(own["size"], own["us"], "o", markersize=3.5, color=PALETTE[place])
             label = f"{str(side).upper()}, {pattern.name}"
@@ -307,7 +307,7 @@ def _draw_speedups(e: EopEvidence) -> Any:
         if {"cpu", "gpu"} <= set(us.columns) and len(us):
             sides = [rows[rows["side"] == side].dropna(subset="us") for side in ("cpu", "gpu")]
             share = us.index.to_numpy(float) / float(us.index.max())
-            estimated = fitted(sides[0]).at(share) / np.maximum(fitted(sides[1]).at(share), 1e-9)
+            estimated = _fitted(sides[0]).at(share) / np.maximum(_fitted(sides[1]).at(share), 1e-9)
             axis.plot(us.index, us["cpu"] / us["gpu"], "o--", markersize=3.5, color=INK, label="measured")
             axis.plot(us.index, estimated, color=PALETTE[0], label="by the patterns")
 

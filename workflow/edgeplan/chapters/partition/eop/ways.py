@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from edgeplan.chapters.partition.settings import ALL_CORES
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts, equal, fixed, in_sequence, single
-from edgeplan.planning.partition.eop import Eop, eop, fitted
+from edgeplan.planning.partition.eop import Eop, eop, fitted_costs
 from edgeplan.planning.partition.planner import outcome
 from edgeplan.workloads.registry import Workload
 from edgeplan.workloads.sequences import bert, unrolled_language_model
@@ -41,7 +41,7 @@ def variant(model: str, setting: str, value: int) -> tuple[str, Callable[[], Wor
     return name, partial(unrolled_language_model, name, "LSTM" if model == "LSTM" else "GRU", **sizes)
 
 
-def recurrent() -> Mapping[str, Callable[[], Workload]]:
+def recurrent_variants() -> Mapping[str, Callable[[], Workload]]:
     """Return the recurrent variants of figure 9 by name."""
     named = [(model, setting, values) for (figure, setting, model), values in VARIED.items() if figure == RECURRENT_FIGURE]
     return dict(variant(model, setting, value) for model, setting, values in named for value in values)
@@ -78,7 +78,7 @@ class Way:
     ratios: Mapping[int, tuple[str, float]] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
+def measured_ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
     """Return all of `WAYS` that follow from measured costs, and what EOP's algorithms found."""
     found: dict[str, Way] = {}
     simple = {
@@ -97,7 +97,7 @@ def ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
         made = tuned[name] = eop(costs, overlapped=overlapped, every=every)
         simulated = in_sequence(costs, made.choice).makespan_ms
         found[name] = _way(costs, made, simulated, time.perf_counter() - began)
-    smooth = fitted(costs)
+    smooth = fitted_costs(costs)
     began = time.perf_counter()
     planned = outcome(smooth)
     seconds, makespan = time.perf_counter() - began, planned.timeline.makespan_ms

@@ -14,7 +14,7 @@ import pandas as pd
 
 from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES
-from edgeplan.chapters.partition.eop.ways import recurrent
+from edgeplan.chapters.partition.eop.ways import recurrent_variants
 from edgeplan.chapters.partition.evaluation.tables import CPU, GPU, PARTITION_FIGURES, PARTITION_TABLES
 from edgeplan.chapters.partition.settings import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
 from edgeplan.reporting.bars import PASS, UNDECIDED, Bar, graded
@@ -118,7 +118,7 @@ class CheckedEvidence:
     @cached_property
     def kinds(self) -> Mapping[str, pd.DataFrame]:
         """Parts of the rows have figures of one machine each."""
-        recurring = self.checked["model"].isin([*recurrent()])
+        recurring = self.checked["model"].isin([*recurrent_variants()])
         return {"models": self.checked[~recurring], "recurrent variants": self.checked[recurring], "later runs": self.later}
 
     def _by_model(self, checked: pd.DataFrame) -> pd.DataFrame:
@@ -165,7 +165,7 @@ def slower_than_best_models(e: CheckedEvidence) -> float:
 
 def recurrent_slower(e: CheckedEvidence) -> float:
     """Recurrent variants of EOP's Figure 9, of 28, that are slower by the rule of `slower_than_best_models`."""
-    return _surely_slower(e.recurrent) if len(e.recurrent) == len(recurrent()) else math.nan
+    return _surely_slower(e.recurrent) if len(e.recurrent) == len(recurrent_variants()) else math.nan
 
 
 def _surely_slower(plans: pd.DataFrame) -> float:
@@ -247,7 +247,7 @@ def operators(e: CheckedEvidence) -> pd.DataFrame:
     return pd.concat([own, pd.DataFrame(printed, columns=columns)], ignore_index=True).round(3)
 
 
-def bars(e: CheckedEvidence) -> tuple[Bar, ...]:
+def _bars(e: CheckedEvidence) -> tuple[Bar, ...]:
     """Return the bars of the pair: more is asked of a second processor of its own than of a core that stands in for one."""
     return (*(_BARS_OF_CORES if e.environment["second_on_cores"] else _BARS_OF_A_GPU), *_BARS)
 
@@ -260,7 +260,7 @@ def _missing(e: CheckedEvidence) -> list[str]:
 def _counted(e: CheckedEvidence, lines: Sequence[Line]) -> list[Line]:
     """Have the count of slower plans say of how many, and pass where no model is missing."""
     missing, counted = _missing(e), list(lines)
-    for k, (bar, line) in enumerate(zip(bars(e), lines, strict=True)):
+    for k, (bar, line) in enumerate(zip(_bars(e), lines, strict=True)):
         if bar.key == _SLOWER:
             verdict = UNDECIDED if missing and line.verdict == PASS else line.verdict
             of = f"{len(e.plans)} measured, {len(e.environment['asked'])} asked for"
@@ -268,7 +268,7 @@ def _counted(e: CheckedEvidence, lines: Sequence[Line]) -> list[Line]:
     return counted
 
 
-def findings(e: CheckedEvidence, *_: object) -> tuple[str, ...]:
+def _findings(e: CheckedEvidence, *_: object) -> tuple[str, ...]:
     """Answer whether the pair is worth splitting models on, and say what did not run."""
     f = e.plans
     told = []
@@ -327,11 +327,11 @@ CHECKED_REPORT = ChapterReport(
     headline="",
     unfolded=("partition_checked",),
     cards=_CARDS,
-    bars=bars,
+    bars=_bars,
     tables=CHECKED_TABLES,
     figures={},
     metrics=checked_metrics,
-    findings=findings,
+    findings=_findings,
     grade=lambda evidence: graded(evidence.environment),  # by what others did on the machine meanwhile
     evidence=CheckedEvidence,
     completed=_counted,

@@ -17,7 +17,7 @@ from edgeplan.chapters.partition.evaluation.tables import (
     SEARCH,
     PartitionEvidence,
     gain_share,
-    share_of,
+    share_of_search,
     speedups_of,
 )
 from edgeplan.chapters.partition.settings import SLOWER
@@ -71,22 +71,22 @@ _CARDS = (
 
 def oracle_gain_share(e: PartitionEvidence) -> Estimate:
     """`gain_share` of our splits, linear layers and convolutions together."""
-    return estimate(share_of, *speedups_of(e.speedups, OURS))
+    return estimate(share_of_search, *speedups_of(e.speedups, OURS))
 
 
 def dispatch_features_gain(e: PartitionEvidence) -> Estimate:
     """Our `gain_share` less that of splits by predictors of the shape alone; below 0 dispatch features cost."""
     shares = speedups_of(e.speedups, OURS, PLAIN)
-    return estimate(lambda own, other, search: share_of(own, search) - share_of(other, search), *shares)
+    return estimate(lambda own, other, search: share_of_search(own, search) - share_of_search(other, search), *shares)
 
 
-def slower_than_best_single_models(e: PartitionEvidence) -> float:
+def _slower_than_best_single_models(e: PartitionEvidence) -> float:
     """Share of models over 1.02 times as slow as the faster single processor, however far their runs repeat, or not run."""
     known = e.beside[e.beside["single"].notna()]
     return float((~(known["ours"] <= SLOWER * known["single"])).mean())
 
 
-def failed_plans(e: PartitionEvidence) -> float:
+def _failed_plans(e: PartitionEvidence) -> float:
     """Models that our plan did not run, or not in a process of its own."""
     return float((e.ours["reason"] != "").sum()) if len(e.ours) else math.nan
 
@@ -101,7 +101,7 @@ def speedup_vs(other: str) -> Callable[[PartitionEvidence], Estimate]:
     return found
 
 
-def predicted_within_15pct(e: PartitionEvidence) -> Estimate:
+def _predicted_within_15pct(e: PartitionEvidence) -> Estimate:
     """Share of models, twelve at least, whose median time is within 15 % of the predicted makespan."""
     if len(e.planned) < _WANTED_MODELS:
         return Estimate(math.nan)
@@ -114,19 +114,19 @@ partition_metrics = partial(
     {
         "partition.speedup_vs_best": speedup_vs("best"),
         "partition.speedup_vs_best_single_all": speedup_vs("single"),
-        "partition.slower_than_best_single_models": slower_than_best_single_models,
-        "partition.failed_plans": failed_plans,
+        "partition.slower_than_best_single_models": _slower_than_best_single_models,
+        "partition.failed_plans": _failed_plans,
         "partition.oracle_gain_share": oracle_gain_share,
         "partition.handshake_us": lambda e: float(e.handshakes.set_index("synchronisation")["least_us"]["polling"]),
         "partition.plan_gap_max": lambda e: float(e.planned["plan_gap"].max()),
-        "partition.predicted_within_15pct": predicted_within_15pct,
+        "partition.predicted_within_15pct": _predicted_within_15pct,
         # 1e-5 of the largest magnitude, 1e-4 where Winograd runs; a plan that did not run has no right ones
         "partition.outputs_equal": lambda e: share_right(e.ours["error"], e.ours["tolerance"]),
     },
 )
 
 
-def findings(evidence: PartitionEvidence, *_: object) -> tuple[str, ...]:
+def _findings(evidence: PartitionEvidence, *_: object) -> tuple[str, ...]:
     """Beside what a plan is slower, what dispatch features bring, which plans were measured, and what was not, and why."""
     noted = evidence.handshakes[evidence.handshakes["note"] != ""]
     told = [text for text in (_beside(evidence), _dispatch(evidence), _planned_before(evidence)) if text]
@@ -186,7 +186,7 @@ def _planned_before(e: PartitionEvidence) -> str:
     )
 
 
-def grade(evidence: PartitionEvidence) -> Graded | None:
+def partition_grade(evidence: PartitionEvidence) -> Graded | None:
     """The grade of the figures: by models run again, and by layers that are the same from the samples to the models."""
     again = Repeats(evidence.models["repeat"], "medians of one half of a model's runs and of the other")
     drift = Repeats(evidence.models["slowdown"], "times of the same layers beside the models and beside the samples", least=2)
@@ -204,8 +204,8 @@ PARTITION_REPORT = ChapterReport(
     tables=PARTITION_TABLES,
     figures=PARTITION_FIGURES,
     metrics=partition_metrics,
-    findings=findings,
-    grade=grade,
+    findings=_findings,
+    grade=partition_grade,
     evidence=PartitionEvidence,
     frames={
         "errors": ("side", "kind", "predictor"),

@@ -138,10 +138,10 @@ class PartitionEvidence:
 
 def gain_share(speedups: pd.DataFrame, way: str) -> float:
     """Sum over layers of (speedup - 1) / sum of (the search's - 1), both over the faster single processor."""
-    return share_of(*speedups_of(speedups, way))
+    return share_of_search(*speedups_of(speedups, way))
 
 
-def share_of(own: FloatArray, searched: FloatArray) -> float:
+def share_of_search(own: FloatArray, searched: FloatArray) -> float:
     """Return the gain over the faster single processor as a share of the search's."""
     return float((own - 1).sum() / (searched - 1).sum())
 

@@ -74,7 +74,7 @@ def family(step: Step) -> str:
     return f"{step.kind}.{algorithm}" if algorithm else step.kind
 
 
-def terms(step: Step, shapes: Mapping[str, Shape]) -> tuple[float, float, float]:
+def step_amounts(step: Step, shapes: Mapping[str, Shape]) -> tuple[float, float, float]:
     """Return the amounts that the factors of `TERMS` are of."""
     tensors = (*step.reads, *step.outputs, *step.weights.values())
     moved = _FLOAT_BYTES * sum(math.prod(shapes[name]) for name in tensors)
@@ -209,7 +209,7 @@ class PairPredictors:
         """Latency of a step that is no layer, in us."""
         fits = self.card.others[SIDES[lane]]  # type: ignore[index]
         factors = fits.get(family(step), fits[ALL])
-        return sum(factor * term for factor, term in zip(factors, terms(step, shapes), strict=True))
+        return sum(factor * term for factor, term in zip(factors, step_amounts(step, shapes), strict=True))
 
     def margin(self, kind: str) -> float:
         """Return the least gain of a split that is taken, as a share of the better processor's time: the error of such gains.
@@ -257,14 +257,14 @@ def file_name(side: str, variant: str, kind: str, implementation: str) -> str:
     return re.sub(r"[^a-z0-9_.-]", "_", "-".join(parts).lower()) + ".txt"
 
 
-def save(predictors: PairPredictors, folder: Path) -> None:
+def save_pair_predictors(predictors: PairPredictors, folder: Path) -> None:
     """Write the card and the texts."""
     for model in predictors.card.models:
         write_text(folder / model.file, predictors.trees[model.side, model.variant, model.kind, model.implementation].text)
     write_json(folder / _CARD, json.loads(predictors.card.model_dump_json()))
 
 
-def load(folder: Path, pair: PairFile) -> PairPredictors:
+def load_pair_predictors(folder: Path, pair: PairFile) -> PairPredictors:
     """Read the predictors of a pair."""
     if not (folder / _CARD).is_file():
         raise FormatError(

@@ -140,7 +140,7 @@ def layers_of(frame: pd.DataFrame) -> list[LayerShape]:
     return [LayerShape(str(kind), *map(int, sizes)) for kind, *sizes in frame[list(LAYER)].itertuples(index=False, name=None)]
 
 
-def train(
+def train_pair(
     samples: pd.DataFrame,
     dispatcher: Dispatcher,
     about: Mapping[str, Any],

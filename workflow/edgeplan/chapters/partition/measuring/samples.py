@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.layers import ANCHORS, KINDS, LayerShape, layer_of, layouts, lowered
-from edgeplan.chapters.partition.learning.predictors import Floats, augmented, family, refused, terms
+from edgeplan.chapters.partition.learning.predictors import Floats, augmented, family, refused, step_amounts
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SAMPLE, empty_dispatch
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
@@ -145,7 +145,7 @@ def _rank(place: ChainPlace) -> int:
     return 0 if isinstance(place.assignment, Split) else 1 + place.assignment
 
 
-def timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: int, folder: Path, runs: int) -> ChainTimes:
+def _timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: int, folder: Path, runs: int) -> ChainTimes:
     """Run any steps, none of which reads what another wrote, on one processor alone."""
     assignments = [lane] * len(steps.steps)
     order = list(range(len(steps.steps)))
@@ -399,7 +399,7 @@ def _steps(pair: Opened | None, some: Sequence[OtherStep], runs: int, folder: Pa
         layouts |= layer.layouts(name)
     at = [*range(len(some)), *(-1 - k for k in range(len(drawing.ANCHORS)))]
     lowered = Lowered("steps", tuple(steps), (), (), MappingProxyType(shapes))
-    found = [timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in (0, 1)]
+    found = [_timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in (0, 1)]
     return _table(at, [one.typical_us for one in found], [one.implementations for one in found])
 
 
@@ -410,6 +410,6 @@ def _other_rows(some: Sequence[OtherStep], found: pd.DataFrame, dispatcher: Disp
         "name": [one.step.kind for one in some],
         "family": [family(one.step) for one in some],
         "dispatch": empty_dispatch(dispatcher.features),
-        "terms": [json.dumps(terms(one.step, one.shapes)) for one in some],
+        "terms": [json.dumps(step_amounts(one.step, one.shapes)) for one in some],
     }
     return found.drop(columns="place").reset_index(drop=True).assign(**about)

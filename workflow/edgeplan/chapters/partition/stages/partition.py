@@ -21,8 +21,8 @@ import pandas as pd
 from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.costs import ModelCosts, fixed_share, model_costs
 from edgeplan.chapters.partition.layers import CONV, KINDS, LayerShape
-from edgeplan.chapters.partition.learning.predictors import PLAIN, PairPredictors, augmented, save, shape_matrix
-from edgeplan.chapters.partition.learning.training import Predict, Trained, layers_of, train
+from edgeplan.chapters.partition.learning.predictors import PLAIN, PairPredictors, augmented, save_pair_predictors, shape_matrix
+from edgeplan.chapters.partition.learning.training import Predict, Trained, layers_of, train_pair
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import ChainPlace, anchor_session, timed, write_pool
@@ -31,7 +31,7 @@ from edgeplan.chapters.partition.measuring.splits import Runner, SplitMeasuring,
 from edgeplan.chapters.partition.planned import PlannedModel, lowered_workload, plan_model
 from edgeplan.chapters.partition.settings import ALL_CORES, SAME_PLAN, SIDES, PartitionParams, PartitionSettings
 from edgeplan.devices.pairs import PairFile, load_pair
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.others import others_share, watched
@@ -98,7 +98,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
     graph = load_onnx(job.model)
     lowered = planned.lowered
     inputs = random_inputs({name: lowered.shapes[name] for name in lowered.inputs}, 0, lowered.types, lowered.limits)
-    expected = reference_outputs(job.model, inputs)
+    expected = onnxruntime_reference(job.model, inputs)
     block = pair.block
     rows: list[dict[str, Any]] = []
     runs: list[Runner] = []
@@ -229,7 +229,7 @@ def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, w
     with watched(rows, pair.cores):
         run = _Run(pair, settings, params.seed, rows, folder)
         run.go()
-    save(run.trained.predictors, measured / "predictors")
+    save_pair_predictors(run.trained.predictors, measured / "predictors")
     frames = {"samples": run.samples, "errors": run.trained.errors, "importance": run.trained.importance}
     frames |= {"layers": run.layers, "models": run.models, "handshakes": run.handshakes, "curves": run.curves}
     for name, frame in frames.items():
@@ -311,7 +311,7 @@ class _Run:
             "anchors_us": self.anchors_us,
         }
         share = settings.test_share
-        return train(self.samples, self.dispatcher, about, trials=settings.trials, test_share=share, seed=self.seed)
+        return train_pair(self.samples, self.dispatcher, about, trials=settings.trials, test_share=share, seed=self.seed)
 
     def _learn_beside(self, measuring: SplitMeasuring) -> None:
         """Learn from the training samples times beside each other, and the one ratio that is best for each kind."""

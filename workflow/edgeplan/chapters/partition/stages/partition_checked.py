@@ -16,7 +16,7 @@ import pandas as pd
 
 from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, OpenedPlan
 from edgeplan.chapters.partition.eop.sweeps import subject_of
-from edgeplan.chapters.partition.eop.ways import recurrent
+from edgeplan.chapters.partition.eop.ways import recurrent_variants
 from edgeplan.chapters.partition.measuring.opened import LACKING, about_pair, identities
 from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER, WHEN, PartitionRows
 from edgeplan.chapters.partition.settings import PLANNED, SIDES, SLOWER, PartitionParams
@@ -169,7 +169,7 @@ class _Run:
         self.rows.wait_seconds, self.budget = self.settings.lock_timeout_seconds, TimeBudget.of(self.settings.checked_seconds)
         self.models: dict[str, Callable[[], Workload]] = {name: WORKLOADS[name] for name in self.settings.checked_models}
         self._fully = pair.name in self.settings.checked_fully
-        self._recurrent = recurrent() if self._fully else {}
+        self._recurrent = recurrent_variants() if self._fully else {}
         self.models |= self._recurrent
         self._written: dict[str, WrittenPlan] = {}
 

@@ -37,15 +37,15 @@ from edgeplan.chapters.partition.eop.sweeps import (
     swept_layouts,
     timed_steps,
 )
-from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, VARIED, WAYS, Way, as_predicted, variant, ways
-from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
+from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, VARIED, WAYS, Way, as_predicted, measured_ways, variant
+from edgeplan.chapters.partition.learning.predictors import PairPredictors, load_pair_predictors
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.splits import Runner, on_all_cores, tolerance
 from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import ALL_CORES, SIDES, PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.others import others_share, watched
@@ -87,7 +87,7 @@ def measure_eop(params: PartitionParams, *, pair_path: Path, rows: Path, work: P
     pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()
     with watched(rows, pair.cores):
-        run = _Run(pair, params, rows, folder, load(predictors, pair))
+        run = _Run(pair, params, rows, folder, load_pair_predictors(predictors, pair))
         run.go()
     for name in COLUMNS:
         write_parquet(getattr(run, name), measured / f"{name}.parquet")
@@ -190,7 +190,7 @@ class _Run:
         @cache
         def costs() -> tuple[ModelCosts, Mapping[str, Planned], Eop]:
             found = self._costs(subject(), swept)
-            decided, tuned = ways(found.costs)
+            decided, tuned = measured_ways(found.costs)
             chosen = {
                 name: (way, at_ratios(subject(), found.block, found.assignments(way.choice), way.ratios))
                 for name, way in decided.items()
@@ -266,7 +266,7 @@ class _Run:
                 "reason": "",
             }
         rows[ALL_CORES] = {"way": ALL_CORES, "steps": len(subject.lowered.steps), "same_as": "", "reason": ""}
-        expected = reference_outputs(subject.model, dict(subject.inputs))
+        expected = onnxruntime_reference(subject.model, dict(subject.inputs))
         times: dict[str, list[list[float]]] = {}
         with opened(self.pair) as pair:
             for _ in range(self.settings.rounds):

@@ -25,7 +25,7 @@ from edgeplan.reporting.drawing import (
     legend_above,
     name_axes,
 )
-from edgeplan.reporting.metrics import by_group, relative_error
+from edgeplan.reporting.metrics import by_group, relative_errors
 
 # Kinds below this mean share everywhere are drawn as one.
 _SMALL_SHARE = 0.02
@@ -133,7 +133,7 @@ def error_by_latency(evidence: Evidence) -> Any:
     """Draw figure 10: signed errors in four groups of equal size by measured latency."""
     frame = evidence.evaluated("measured_ms", "predicted_ms").sort_values("measured_ms", kind="stable")
     truth, guess = (frame[c].to_numpy(float) for c in ("measured_ms", "predicted_ms"))
-    errors = 100 * relative_error(truth, guess)
+    errors = 100 * relative_errors(truth, guess)
     parts = [p for p in np.array_split(np.arange(len(truth)), _GROUPS) if p.size]
     figure, (axis,) = canvas(9, 4.6)
     axis.axhspan(-10, 10, color=GRID, alpha=0.6, zorder=0, label="within 10 %")

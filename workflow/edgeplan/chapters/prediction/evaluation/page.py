@@ -24,7 +24,7 @@ from edgeplan.reporting.metrics import (
     coverage,
     estimate,
     figures_of_merit,
-    relative_error,
+    relative_errors,
     relative_width,
     within,
 )
@@ -65,7 +65,7 @@ def _near(measured: str, predicted: str, percent: int) -> Figure:
 
     def found(evidence: Evidence) -> Estimate:
         frame = evidence.evaluated(measured, predicted)
-        return estimate(np.mean, np.abs(relative_error(frame[measured], frame[predicted])) <= percent / 100 + ROUNDING)
+        return estimate(np.mean, np.abs(relative_errors(frame[measured], frame[predicted])) <= percent / 100 + ROUNDING)
 
     return found
 

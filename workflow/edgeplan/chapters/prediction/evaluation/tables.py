@@ -21,7 +21,7 @@ from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.whole_models import ADAPTIVE, CONV_CHECK, HELD_OUT, OPERATORS, RANDOM, SWEEP
 from edgeplan.predictors.nodes.features import SIZES
 from edgeplan.reporting.chapter_report import NotMeasuredError, TableSpec, registry
-from edgeplan.reporting.metrics import FloatArray, accuracy, by_group, relative_error, within
+from edgeplan.reporting.metrics import FloatArray, accuracy, by_group, relative_errors, within
 from edgeplan.reporting.page import flat_environment
 from edgeplan.support.numerics import nine_digits_each
 
@@ -81,7 +81,7 @@ def table_01(evidence: Evidence) -> pd.DataFrame:
     rows = []
     if len(frame):
         sums = [frame[c].to_numpy(float) for c in ("measured_ms", "operator_sum_ms", "predicted_ms")]
-        errors = [100 * float(np.mean(np.abs(relative_error(sums[0], s)))) for s in sums[1:]]
+        errors = [100 * float(np.mean(np.abs(relative_errors(sums[0], s)))) for s in sums[1:]]
         means = [float(s.mean()) for s in sums]
         rows.append((evidence.device, f"mean of {len(frame)} variants", means[0], means[1], errors[0], means[2], errors[1]))
     return _above(rows, "table_01")
@@ -151,7 +151,7 @@ def table_05(evidence: Evidence) -> pd.DataFrame:
 def table_06(evidence: Evidence) -> pd.DataFrame:
     """Return Table 6: kernels of the paper, features, and the measured nodes that the predictors learn from."""
     rows = evidence.kernels[evidence.kernels["sampler"].isin([ADAPTIVE, OPERATORS])]
-    trained = rows.assign(kernel=rows["key"].map(paper.kernel_of)).groupby("kernel")["key"].agg(["size", "nunique"])
+    trained = rows.assign(kernel=rows["key"].map(paper.paper_kernel)).groupby("kernel")["key"].agg(["size", "nunique"])
     printed = paper.printed("tables_06_09", "kernel").filter(regex="kernel|features|rows")
     order = [k for k in printed.index if k in trained.index or k == "se"]
     order += [k for k in trained.index if k not in order]

@@ -255,7 +255,7 @@ class _Detection:
             if first is None:
                 self.decisions[case.key] = outcome.decision
             elif self.decisions[case.key] == "undecided":
-                self.decisions[case.key] = pooled(first, outcome, self.settings)
+                self.decisions[case.key] = pooled_decision(first, outcome, self.settings)
 
     def fused(self, pair: str, context: str = "", connection: str = "single") -> bool:
         """Tell whether a pair counts as fused, which takes a clear outcome.
@@ -448,7 +448,7 @@ def _rule(by_context: Mapping[str, bool], contexts: Contexts) -> Rule:
     return next(iter(known.values())) if known else next(iter(by_context.values()))
 
 
-def pooled(small: CaseOutcome, large: CaseOutcome, settings: FusionSettings) -> Decision:
+def pooled_decision(small: CaseOutcome, large: CaseOutcome, settings: FusionSettings) -> Decision:
     """Pool the outcomes of a pair in two sizes, where small probes alone decide nothing.
 
     Margins are averaged, weighted by their inverse variances. So a saving on large maps, part of which may be that of caches,

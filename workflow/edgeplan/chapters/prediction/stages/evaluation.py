@@ -25,13 +25,13 @@ from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.whole_models import COLUMNS, executed_models, read_models
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
-from edgeplan.graph.kernels import split
+from edgeplan.graph.kernels import split_kernels
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig, Operand
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.predictors.nodes.features import Floats, describe
 from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import load, read_measured
+from edgeplan.predictors.nodes.storing import load_predictor, read_measured
 from edgeplan.predictors.nodes.training import MeasuredModel, refitted
 from edgeplan.support.files import read_json, write_json
 from edgeplan.support.frames import read_parquet, write_csv, write_parquet
@@ -165,7 +165,7 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
 
     The figures of merit go to `metrics`, the page of the report to `chapter`.
     """
-    predictor, known = load(results / "predictors"), read_measured(results / "predictors")
+    predictor, known = load_predictor(results / "predictors"), read_measured(results / "predictors")
     told = read_parquet(results / "nodes" / "models.parquet", *COLUMNS)
     table = read_models(zoo / "models.parquet", bases=False, variants=True)
     truth = read_parquet(
@@ -197,7 +197,7 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
     write_parquet(_sweeps(labelled, predictor), evaluation / "sweeps.parquet")
     write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
     rules = read_rules(results / "fusion" / "rules.json")
-    resnet18 = tuple(k.config.type for k in split(simplify(prior_models()["resnet18"]()), rules))
+    resnet18 = tuple(k.config.type for k in split_kernels(simplify(prior_models()["resnet18"]()), rules))
     speed = speed_of(params, device, predictor, told, results)
     evidence = read_evidence(
         device, results, zoo, resnet18_kernels=resnet18, speed=speed.figures, speed_told=speed.told(results / "predictors")

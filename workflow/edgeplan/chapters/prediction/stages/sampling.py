@@ -67,11 +67,11 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
     """Measure nodes and write the training table, and what it cost (docs/prediction.md)."""
     file, settings = load_device(device), params.sampling
     told = read_parquet(nodes, *COLUMNS)
-    pool = candidates(told, LEARNT)
+    pool = _candidates(told, LEARNT)
     known = {one.config.key for one in pool}
-    operators = [one for one in candidates(told, (whole_models.OPERATORS,)) if one.config.key not in known]
-    fixed = {part: candidates(told, (part,)) for part in (whole_models.SWEEP, whole_models.CONV_CHECK)}
-    held_out = [one for one in candidates(told, (whole_models.FROZEN,)) if one.config.key not in known]
+    operators = [one for one in _candidates(told, (whole_models.OPERATORS,)) if one.config.key not in known]
+    fixed = {part: _candidates(told, (part,)) for part in (whole_models.SWEEP, whole_models.CONV_CHECK)}
+    held_out = [one for one in _candidates(told, (whole_models.FROZEN,)) if one.config.key not in known]
     planned = settings.budget_seconds * (1 + _OPERATORS_SHARE + settings.baselines)
     with (
         Bench(file, node_settings(params.measurement), rows) as bench,
@@ -87,7 +87,7 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
             sampler.spend(those, np.inf, part)
         if settings.baselines:
             sampler.spend(
-                candidates(told, (whole_models.RANDOM,)), sampler.seconds_of(ADAPTIVE, "convolution/"), whole_models.RANDOM
+                _candidates(told, (whole_models.RANDOM,)), sampler.seconds_of(ADAPTIVE, "convolution/"), whole_models.RANDOM
             )
         measured_at = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         version, cache_bytes = str(bench.identity["engine_version"]), bench.cache_bytes
@@ -109,7 +109,7 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
     write_json(summary, document)
 
 
-def candidates(told: pd.DataFrame, of_parts: Iterable[str]) -> list[Candidate]:
+def _candidates(told: pd.DataFrame, of_parts: Iterable[str]) -> list[Candidate]:
     """Return the distinct nodes of some parts, each as the first model has it."""
     chosen = told[told["part"].isin(list(of_parts))].drop_duplicates("config")
     columns = (chosen[name] for name in ("config", "context_bytes", "model_id", "family"))
@@ -119,7 +119,7 @@ def candidates(told: pd.DataFrame, of_parts: Iterable[str]) -> list[Candidate]:
     ]
 
 
-def key_of(config: NodeConfig) -> str:
+def node_key(config: NodeConfig) -> str:
     """Return the key of a node: its kind, and which algorithm of it."""
     return describe(config)[1]
 
@@ -141,7 +141,7 @@ def by_weight(pool: Sequence[Candidate], told: pd.DataFrame, seed: int) -> list[
     counts: dict[str, int] = defaultdict(int)
     placed = []
     for _, i in drawn:
-        key = key_of(pool[i].config)
+        key = node_key(pool[i].config)
         placed.append((counts[key] / (of_key[key] + _LEAST_SHARE) ** 0.5, key, pool[i]))
         counts[key] += 1
     return [one for _, _, one in sorted(placed, key=lambda place: place[:2])]
@@ -194,7 +194,7 @@ class Sampler:
                 break
             of_key = error.groupby("key")["error"].apply(lambda e: float(np.sqrt(np.mean(np.square(e))))).to_dict()
             worst = max(of_key.values())
-            chosen = sorted(enumerate(left), key=lambda one: one[0] / of_key.get(key_of(one[1].config), worst))
+            chosen = sorted(enumerate(left), key=lambda one: one[0] / of_key.get(node_key(one[1].config), worst))
             share = (budget - first) / settings.rounds
             left = self.spend([one for _, one in chosen], share, ADAPTIVE)
 
@@ -231,7 +231,7 @@ class Sampler:
                         "model": one.model,
                         "family": one.family,
                         "sampler": sampler,
-                        "key": key_of(config),
+                        "key": node_key(config),
                         "config": config.to_json(),
                         "context_bytes": one.context_bytes,
                         "latency_us": max(us, _LEAST_US),

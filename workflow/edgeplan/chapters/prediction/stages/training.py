@@ -20,7 +20,7 @@ from edgeplan.predictors.nodes.features import SIZES, Floats, Table, describe
 from edgeplan.predictors.nodes.kernels import Kernels
 from edgeplan.predictors.nodes.learner import Samples, learn, time_of
 from edgeplan.predictors.nodes.predictor import NodePredictor, Relation
-from edgeplan.predictors.nodes.storing import save, write_kernels, write_measured
+from edgeplan.predictors.nodes.storing import save_predictor, write_kernels, write_measured
 from edgeplan.predictors.nodes.training import MeasuredModel, train
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.reporting.metrics import accuracy, rmspe_difference
@@ -126,7 +126,7 @@ def train_predictors(
         measured_at=str(about["measured_at"]),
         speed=usual,
     )
-    save(predictor, predictors)
+    save_predictor(predictor, predictors)
     write_measured(predictors, known)
     write_kernels(predictors, zip(configs, rows["context_bytes"], rows["us"], strict=True))
     frozen = table[table["sampler"] == HELD_OUT].reset_index(drop=True)
@@ -174,7 +174,7 @@ def _judged(split: str, rows: pd.DataFrame, learnt: pd.DataFrame, settings: Trai
     frame = pd.DataFrame(
         {
             "split": split,
-            "kernel": rows["key"].map(paper.kernel_of),
+            "kernel": rows["key"].map(paper.paper_kernel),
             "key": rows["key"],
             "model": rows["model"],
             "measured_us": rows["us"],

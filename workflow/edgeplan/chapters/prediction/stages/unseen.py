@@ -20,7 +20,7 @@ from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.predictors.nodes.predictor import NodePrediction
-from edgeplan.predictors.nodes.storing import load, read_measured
+from edgeplan.predictors.nodes.storing import load_predictor, read_measured
 from edgeplan.predictors.teller import Teller
 from edgeplan.reporting.metrics import accuracy, coverage
 from edgeplan.support.files import write_json
@@ -36,7 +36,7 @@ def evaluate_unseen(
     To `models` goes a row for each: what it took as it ran, ms, the prediction, its interval, the guessed share; to `metrics`
     go figures of merit, `unseen.*`.
     """
-    file, predictor, known = load_device(device), load(predictors), read_measured(predictors)
+    file, predictor, known = load_device(device), load_predictor(predictors), read_measured(predictors)
     graphs = [simplify(build(name)) for name, build in UNSEEN.items()]
     teller = Teller(file, read_rules(rules))
     # Predictions come first: nothing measured can have a say in them.
