@@ -394,7 +394,7 @@ def _run_pair(
     """Run the inferences of a pair or of a stock engine; return what `Run` holds of them, and the last outputs."""
     times = [session.inference_ms(values) for _ in range(repeat)]
     outputs = session.outputs()
-    return {"outputs": outputs, "warm_ms": tuple(times), "winograd": getattr(session, "winograd", False)}, outputs
+    return {"outputs": outputs, "warm_ms": tuple(times), "winograd": session.winograd}, outputs
 
 
 def _spans_of_pair(plan: PlanFolder, values: Mapping[str, Array]) -> tuple[tuple[float, float, float], ...]:

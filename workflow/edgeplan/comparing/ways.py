@@ -25,7 +25,7 @@ from edgeplan.chapters.cold_start.measuring.planning import on_cores
 from edgeplan.chapters.cold_start.planners.registry import plan_start, with_warm_kernels
 from edgeplan.chapters.partition.checked.planning import CheckLimits, checked_plan
 from edgeplan.devices.config import load_device
-from edgeplan.devices.pairs import PairFile
+from edgeplan.devices.pairs import STOCK_GPU, PairFile
 from edgeplan.engines.program import words_of
 from edgeplan.engines.registry import SETTINGS, owner, setting, version_of
 from edgeplan.measurement.process.inputs import random_inputs
@@ -136,7 +136,6 @@ class Turns:
 #: The engine that outputs are compared with, and plans of this package: on the CPU, on a pair's second processor, on both.
 REFERENCE, OWN, OWN_GPU, SPLIT = "onnxruntime", "edgeplan", "edgeplan-gpu", "edgeplan-split"
 _OWN_TITLES = {OWN: "edgeplan", OWN_GPU: "edgeplan on the second processor", SPLIT: "edgeplan on both, operators split"}
-_STOCK_GPU = "onnxruntime-cuda"
 _SPLIT_SECONDS = 25.0  # a split is not planned where less is left
 _LEAST_RUNS = 3  # of a program that is told how often it runs when it is started
 
@@ -205,9 +204,7 @@ def all_ways(names: Sequence[str], count: int, pair: PairFile | None = None) -> 
 
 def _pair_ways(pair: PairFile, names: Sequence[str]) -> list[Way]:
     """Return a pair's second processor alone, and from one queue with sessions on the first."""
-    device, count = pair.devices()[1], len(host_cores(pair))
-    whole = device.engine == "cuda" and "multiprocessors" not in device.options  # a stock engine cannot be kept to a part
-    gpus = (OWN_GPU, *([_STOCK_GPU] if whole else []))
+    count, gpus = len(host_cores(pair)), (OWN_GPU, *([STOCK_GPU] if pair.takes_stock_gpu() else []))
     # costs of our plans are known for all processors and for one
     sizes = [one for one in ((REFERENCE, count), (REFERENCE, 1), (OWN, 1)) if count and one[0] in names]
     shared = [Way(name, threads, count // threads, gpu) for name, threads in dict.fromkeys(sizes) for gpu in gpus]

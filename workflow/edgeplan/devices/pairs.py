@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from edgeplan.runtime.processor import Dispatcher, Processor
 
 PAIR_FOLDER = Path("config/pairs")
+#: The setting of the stock engine of an NVIDIA GPU.
+STOCK_GPU = "onnxruntime-cuda"
 _Core = Annotated[int, Field(ge=0, le=100_000)]
 _Device = Annotated[str, Field(pattern=rf"^{DEVICE_NAME.pattern}$")]
 
@@ -98,6 +100,11 @@ class PairFile(_Part):
         """Read the device files of both processors."""
         host, other = self.processors
         return self._device(host, here=True), self._device(other, here=False)
+
+    def takes_stock_gpu(self) -> bool:
+        """Tell whether `STOCK_GPU` runs on the second processor: on a whole GPU, since it cannot be kept to a part."""
+        device = self.devices()[1]
+        return device.engine == "cuda" and "multiprocessors" not in device.options
 
     def _device(self, side: Side, *, here: bool) -> DeviceFile:
         where = f"pair {self.name!r}, field {side.name}.device"

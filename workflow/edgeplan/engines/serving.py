@@ -25,11 +25,7 @@ _YEARS_SECONDS = 1e8  # a session is open as long as its user wants
 
 
 def installed_version(name: str) -> str:
-    """Return the version of a setting's engine.
-
-    Raises:
-        DeviceError: it is not installed.
-    """
+    """Return the version of a setting's engine. DeviceError: it is not installed."""
     if not (found := version_of(name)):
         raise DeviceError(f"{setting(name).title} is not installed", where=name, next_step=owner(name).install)
     return found
@@ -41,6 +37,8 @@ class EngineSession(Session):
     Args:
         folder: the plan.
     """
+
+    winograd = False  # it does not tell
 
     def __init__(self, folder: PlanFolder) -> None:
         made = folder.program_of(EnginePlan)

@@ -30,7 +30,7 @@ from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.planned import PlannedModel, write_folder
 from edgeplan.chapters.partition.settings import ALL_CORES, PLANNED, SIDES
-from edgeplan.devices.pairs import PairFile
+from edgeplan.devices.pairs import STOCK_GPU, PairFile
 from edgeplan.engines.onnxruntime.reference import Verdict, judged
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.measurement.process.inputs import random_inputs_of
@@ -127,7 +127,6 @@ log = logging.getLogger(__name__)
 
 _CPU, _GPU = SIDES
 _HANDSHAKES = 50
-_STOCK_GPU = "onnxruntime-cuda"
 #: How often ways that are near to each other are opened before one is chosen.
 _OPENINGS = 2
 #: Errors of CUDA and of OpenCL where a GPU is for one process at a time, and another one has it.
@@ -224,8 +223,8 @@ class CheckedPlanning:
             with _leaving_out(name, left_out):
                 write_folder(known, both, folder / str(k))
                 folders[name] = folder / str(k)
-        if self.limits.stock and _STOCK_GPU not in self.known and self.pair.devices()[1].engine == "cuda":
-            left_out[_STOCK_GPU] = "it cannot be kept to a part of the GPU"
+        if self.limits.stock and STOCK_GPU not in self.known and self.pair.devices()[1].engine == "cuda":
+            left_out[STOCK_GPU] = "it cannot be kept to a part of the GPU"
         return folders, left_out
 
     def planned(self, both: Opened) -> PlannedModel:
@@ -259,9 +258,7 @@ class CheckedPlanning:
             ways[_GPU] = replace(planned, plan=on_gpu)
         if places != {0} and not (_GPU in ways and _places(planned.plan) == _places(on_gpu)):
             ways[PLANNED] = planned
-        gpu = self.pair.devices()[1]
-        whole = gpu.engine == "cuda" and "multiprocessors" not in gpu.options
-        settings = (*self.limits.stock, *([_STOCK_GPU] if whole and self.limits.stock else []))
+        settings = (*self.limits.stock, *([STOCK_GPU] if self.limits.stock and self.pair.takes_stock_gpu() else []))
         return ways | {name: replace(planned, alone=cores, engine=name) for name in settings}
 
     def _alone(self, both: Opened, subject: SweptModel, cores: tuple[int, ...]) -> PlannedModel:
