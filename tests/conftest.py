@@ -66,7 +66,7 @@ _IN_PLACE, _ELSEWHERE = ("texts", "slow", "committed"), tempfile.TemporaryDirect
 _BY_ISA = (
     "edgeplan.runtime.dnnl",
     "edgeplan.runtime.partitioned",
-    "edgeplan.processors",
+    "edgeplan.engines.onednn.processor",
     "edgeplan.engines.gpu",
 )
 

@@ -10,13 +10,13 @@ import pytest
 
 from depth import by_day
 from edgeplan.engines.base import EngineSettings, random_inputs
+from edgeplan.engines.gpu import opencl
 from edgeplan.engines.gpu.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opencl.launch import GpuNumbers
-from edgeplan.processors import opencl
 from edgeplan.testing.engines import reference_outputs, require_close
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 from edgeplan.workloads.sequences import vit

@@ -22,6 +22,7 @@ from edgeplan.cli import app
 from edgeplan.cuda.driver import Driver
 from edgeplan.devices.config import load_device
 from edgeplan.engines.base import random_inputs
+from edgeplan.engines.gpu.opencl import OpenclProcessor
 from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.gpu_start.files import CodeCache, write_codes
 from edgeplan.gpu_start.session import GpuSession, launch_of, open_gpu
@@ -31,7 +32,6 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.gpu_starts import GpuStartJob, start_gpu
 from edgeplan.opencl.building import ProgramSource
 from edgeplan.opening import open_plan
-from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runs import run
 from edgeplan.runtime.folder import GPU_START, PLAN_NAME, read_folder, write_plan
 from edgeplan.runtime.gpu_program import CODE_NAME, PACKED_NAME, GpuProgram, GpuSchedule

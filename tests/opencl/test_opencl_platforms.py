@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from edgeplan.engines.base import EngineSettings
+from edgeplan.engines.gpu.opencl import device_numbers
 from edgeplan.engines.gpu.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.opencl import building, platforms
 from edgeplan.opencl.building import Programs, ProgramSource
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
-from edgeplan.processors.opencl import device_numbers
 from edgeplan.support.subprocesses import child_environment
 from edgeplan.support.workers import ColdRunError
 

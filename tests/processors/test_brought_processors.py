@@ -18,7 +18,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import yaml
-from models import squeezenet
+from partition_models import images
 from shipped_params import PARAMS_FILE
 
 import edgeplan
@@ -33,11 +33,11 @@ from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.chapters.profiles import profile
 from edgeplan.devices.pairs import load_pair, processor_class
 from edgeplan.engines import registry
+from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.engines.registry import ENGINES, PROCESSORS
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opencl.processor import DispatchingProcessor
-from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.processor import Processor, Sharing
@@ -138,20 +138,16 @@ def test_the_thread_runs_anywhere_again_when_the_processor_is_closed() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-#: Convolutions and fully connected layers by NumPy, each when it is enqueued, on memory of its own making.
+#: Convolutions and fully connected layers by the double, under kernels and features of its own.
 _PACKAGE = '''
 """A tiny processor."""
 
 import math
-import time
 
-import numpy as np
-
+from doubles import QueueProcessor
 from edgeplan.engines.description import Description
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Processor, Sharing
-from edgeplan.runtime.executable import allocate
-from edgeplan.runtime.transform import folded
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Sharing
 
 ENGINE = Description("tiny", "pip install tiny-processor", processor="tiny_processor:Tiny")
 
@@ -168,149 +164,39 @@ class TinyDispatcher(Dispatcher):
     features = ("elements",)
 
     def refusal(self, step, shapes, layouts):
-        if step.kind not in ("conv", "fc"):
-            return f"steps of kind {step.kind}"
-        tensors = (step.inputs[0], *step.outputs)
-        if any(layouts[t] not in ("nchw", "blocked16") for t in tensors):
-            return "another layout"
-        if step.kind == "conv":
-            if len(shapes[tensors[0]]) != 4 or step.integer("groups") != 1 or set(step.sizes("dilations")) != {1}:
-                return "such a convolution"
-        elif len(shapes[tensors[1]]) == 4:
-            return "an output of 4 axes"
-        for post in step.post_ops:
-            known = post.algorithm in ("relu", "clip") if post.kind == "eltwise" else post.algorithm in ("", "add")
-            if not known or (post.tensor and shapes[post.tensor] != shapes[step.outputs[0]]):
-                return f"the post-operation {post.algorithm or post.kind}"
-        return ""
+        return "" if step.kind in ("conv", "fc") else f"steps of kind {step.kind}"
 
     def dispatch(self, step, shapes, layouts):
         return _Told(f"tiny.{step.kind}", math.prod(shapes[step.outputs[0]]))
 
 
-class _Image:
-    """A tensor of the arena as (images, channels, height, width), or as it is."""
-
-    def __init__(self, executable, tensor, block, leading=0):
-        program = executable.program
-        self.shape, self.block = program.shapes[tensor], 0
-        offset, size = program.offsets[tensor], math.prod(self.shape)
-        if len(self.shape) == 4 and program.layouts[tensor] == "blocked16":
-            n, c, h, w = self.shape
-            self.block, inner = block, (n, -(-c // block), h, w, block)
-            self.view = executable.arena.tensor(offset, inner, "float32")
-        elif leading:  # columns of rows that are longer
-            rows, columns = math.prod(self.shape[:-1]), self.shape[-1]
-            values = executable.arena.tensor(offset, (leading * (rows - 1) + columns,), "float32")
-            self.view = np.lib.stride_tricks.as_strided(values, (rows, columns), (4 * leading, 4))
-        else:
-            self.view = executable.arena.tensor(offset, self.shape, "float32")
-
-    def get(self):
-        if not self.block:
-            return self.view.copy()
-        n, c, h, w = self.shape
-        return self.view.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c].copy()
-
-    def put(self, values):
-        if not self.block:
-            self.view[:] = values.reshape(self.view.shape)
-            return
-        n, blocks, h, w, block = self.view.shape
-        whole = np.zeros((n, blocks * block, h, w), np.float32)
-        whole[:, : self.shape[1]] = values
-        self.view[:] = whole.reshape(n, blocks, block, h, w).transpose(0, 1, 3, 4, 2)
-
-
-class Tiny(Processor):
+class Tiny(QueueProcessor):
     dispatcher = TinyDispatcher
-
-    def __init__(self, block, cores, profiling):
-        self._block, self._cores, self._profiling, self._spans = block, tuple(cores), profiling, []
 
     @classmethod
     def open(cls, options, cores, block, *, profiling=False):
         if options:
             raise DeviceError(f"unknown option {min(options)!r}", where="the device file", next_step="leave it out")
-        return cls(block, cores, profiling)
-
-    @property
-    def capabilities(self):
-        return Capabilities("tiny", np.__version__, Sharing.fine, cores=self._cores)
-
-    @property
-    def numbers(self):
-        return {"block": self._block}
+        found = cls(atomics=False)
+        found._capabilities = Capabilities("tiny", "1", Sharing.fine, cores=tuple(cores))
+        found._profiling = profiling
+        return found
 
     def refuses(self, lowered, step, layouts):
-        if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
-            return "values that are not of float32"
-        return self.dispatcher(self.numbers).refusal(step, lowered.shapes, layouts)
-
-    def allocate(self, size):
-        buffer = allocate(size)
-        buffer.data[:] = 0
-        return buffer
+        lacking = self.dispatcher(self.numbers).refusal(step, lowered.shapes, layouts)
+        return lacking or super().refuses(lowered, step, layouts)
 
     def prepare(self, executable, index):
         program, step = executable.program, executable.program.steps[index]
         own = self.dispatcher(self.numbers)
         if why := own.refusal(step, program.shapes, program.layouts):
             raise ModelError(f"tiny lacks {why}", where=step.name, next_step="leave it to the other processor")
-        leading = step.sizes("written")[2] if "written" in step.settings else 0
-        weights = [values.copy() for values in folded(step, executable.read(index))]
-        source = _Image(executable, step.inputs[0], self._block)
-        target = _Image(executable, step.outputs[0], self._block, leading)
-        posts = [(p, _Image(executable, p.tensor, self._block, leading) if p.tensor else None) for p in step.post_ops]
-        compute = _conv if step.kind == "conv" else _fc
-
-        def run():
-            values = compute(step, source.get(), *weights)
-            for post, operand in posts:
-                if operand is not None:
-                    values = values + operand.get().reshape(values.shape)
-                elif post.algorithm == "clip":
-                    values = np.clip(values, post.alpha, post.beta)
-                else:
-                    values = np.where(values > 0, values, post.alpha * values)
-            target.put(values)
-
         told = own.dispatch(step, program.shapes, program.layouts)
-        return Kernel(told.implementation, run, told.features())
-
-    def empty(self):
-        return Kernel("empty", lambda: None)
-
-    def enqueue(self, kernel):
-        began = time.perf_counter_ns()
-        kernel.handle()
-        if self._profiling:
-            self._spans.append((began, time.perf_counter_ns()))
+        return Kernel(told.implementation, super().prepare(executable, index).handle, told.features())
 
     def spans(self):
-        found, self._spans = self._spans, []
-        return found
-
-    def finish(self):
-        pass
-
-    def close(self):
-        pass
-
-
-def _conv(step, x, weight, bias=None):
-    before, after = step.sizes("pads_before"), step.sizes("pads_after")
-    x = np.pad(x, ((0, 0), (0, 0), *zip(before, after)))
-    windows = np.lib.stride_tricks.sliding_window_view(x, step.sizes("kernel"), axis=(2, 3))
-    high, wide = step.sizes("strides")
-    y = np.tensordot(windows[:, :, ::high, ::wide], weight, axes=((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2)
-    return y if bias is None else y + bias.reshape(1, -1, 1, 1)
-
-
-def _fc(step, x, weight, bias=None):
-    columns = weight.T if step.integer("transposed") else weight
-    y = x.reshape(-1, columns.shape[0]) @ columns
-    return y if bias is None else y + bias
+        found = super().spans()
+        return found if self._profiling else []
 '''
 
 
@@ -364,7 +250,7 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
     trained = train_pair(sampled.frame, dispatcher, about, trials=1, test_share=0.2, seed=1)
     assert "dispatch.elements" in set(trained.importance["feature"])
     save_pair_predictors(trained.predictors, workspace / "results/pair-tiny/partition/predictors")
-    model = save_onnx(squeezenet(), workspace / "model.onnx")
+    model = save_onnx(images(), workspace / "model.onnx")
     planned = plan_partition(model, workspace / "plan", "pair-tiny", costs="predicted")
     assert planned.plan.processors[1] == "tiny"
     costs = {step.name: {option.kind for option in step.options} for step in planned.costs.costs.steps}
@@ -388,8 +274,7 @@ def test_what_is_missing_is_told(workspace: Path) -> None:
 @pytest.mark.texts
 def test_a_processor_of_this_package_is_named_in_one_file_besides_its_own() -> None:
     package = Path(edgeplan.__file__).parent
-    own = [package / name for name in ("opencl", "engines/gpu", "processors/opencl.py")]
-    own += [package / name for name in ("cuda", "processors/cuda.py")]  # which runs the same kernels
+    own = [package / name for name in ("opencl", "engines/gpu", "cuda")]  # which runs the same kernels
     own += [package / name for name in ("gpu_start", "chapters/cold_start/gpu")]  # which start these kernels cold
     own.append(package / "predictors/launches.py")  # which asks their dispatcher
     naming = {

@@ -21,13 +21,13 @@ from models import saved
 from edgeplan.cuda import driver
 from edgeplan.cuda.driver import Driver, GpuContext, Modules, translated
 from edgeplan.engines.base import random_inputs
+from edgeplan.engines.gpu.cuda import CudaOptions, CudaProcessor
+from edgeplan.engines.gpu.opencl import OpenclProcessor
+from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.building import program_source
 from edgeplan.opencl.launch import Launch
 from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.processors.cuda import CudaOptions, CudaProcessor
-from edgeplan.processors.onednn import OnednnProcessor
-from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
@@ -478,7 +478,7 @@ def test_an_opencl_device_in_exclusive_mode_or_without_memory_is_told(
     ):
         with monkeypatch.context() as patch:
             failing = _Failing(cl, routine, code)
-            patch.setattr("edgeplan.processors.opencl.pyopencl", lambda failing=failing: failing)
+            patch.setattr("edgeplan.engines.gpu.opencl.pyopencl", lambda failing=failing: failing)
             with pytest.raises(DeviceError, match=f"OpenCL cannot open the device: (?s:.*){advice}"):
                 OpenclProcessor(OpenclOptions(cores=tuple(_CORES[-1:])), 16)
     with monkeypatch.context() as patch:

@@ -11,14 +11,14 @@ import pytest
 
 from depth import by_day
 from edgeplan.engines.base import EngineSettings
+from edgeplan.engines.gpu import opencl
+from edgeplan.engines.gpu.opencl import OpenclProcessor
 from edgeplan.engines.gpu.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opencl.launch import GpuNumbers
 from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.processors import opencl
-from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.program import default_program

@@ -10,11 +10,14 @@ from time import monotonic
 import numpy as np
 import onnxruntime as ort
 import pytest
-from models import FAMILIES, drawn, saved
+from models import drawn, saved, vgg
+from partition_models import images
 
 from depth import by_day, some
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
+from edgeplan.engines.gpu.opencl import OpenclProcessor
+from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph, Shape
@@ -22,8 +25,6 @@ from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import Dispatch
 from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.opencl.processor import OpenclDispatcher
-from edgeplan.processors.onednn import OnednnProcessor
-from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Partitioned, Split, _strided, crossings, partition
@@ -36,7 +37,7 @@ from edgeplan.testing.engines import require_close
 
 CORES = sorted(os.sched_getaffinity(0))
 ALONE = pytest.mark.skipif(len(CORES) < 2, reason="two processors need a core each")
-MODELS = (*FAMILIES, "linear_layers")
+MODELS = ("images", "vgg", "linear_layers")
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_random_partitions_compute_what_the_model_does(
 
 
 @pytest.mark.parametrize("number", by_day([1, 2, 3, 4], least=2))
-@pytest.mark.parametrize("name", ["resnet", "linear_layers"])
+@pytest.mark.parametrize("name", ["images", "linear_layers"])
 def test_kernels_that_autotuning_tries_compute_the_same(
     cpu: OnednnProcessor, opencl: OpenclProcessor, tmp_path: Path, name: str, number: int
 ) -> None:
@@ -129,7 +130,7 @@ def test_kernels_that_autotuning_tries_compute_the_same(
 
 
 @ALONE
-@pytest.mark.parametrize("name", ["resnet", "squeezenet", "linear_layers"])
+@pytest.mark.parametrize("name", MODELS)
 def test_what_crosses_is_moved(cpu: OnednnProcessor, mirrored: OpenclProcessor, tmp_path: Path, name: str) -> None:
     model, graph = saved(name, tmp_path)
     assert synchronisation_of(cpu, mirrored)[0] == Synchronisation.events
@@ -160,7 +161,7 @@ def test_halves_have_the_bits_of_the_whole(
             with PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
                 found = session.run(inputs)
             for output, value in wanted.items():
-                if name in ("linear_layers", "mobilenet"):
+                if name != "vgg":
                     np.testing.assert_allclose(found[output], value, atol=1e-5 * np.abs(value).max())
                 else:
                     np.testing.assert_array_equal(found[output], value)
@@ -231,7 +232,7 @@ def test_a_kernel_that_fails_ends_in_an_error(cpu: OnednnProcessor, tmp_path: Pa
 
 def test_a_slow_processor_is_waited_for(cpu: OnednnProcessor, tmp_path: Path) -> None:
     """Also asleep: 30 ms are longer than the CPU's lane stays awake."""
-    model, graph = saved("squeezenet", tmp_path)
+    model, graph = saved("images", tmp_path)
     with QueueProcessor(pause_seconds=0.03) as gpu:
         partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "slow")
         with PairSession.of(cpu, gpu, partitioned, model, Synchronisation.polling) as session:
@@ -249,7 +250,7 @@ def test_memory_is_freed_with_the_session(cpu: OnednnProcessor, tmp_path: Path) 
 
 
 def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
-    lowered, block = lower(FAMILIES["mobilenet"]()), cpu.dnnl.info.block
+    lowered, block = lower(images()), cpu.dnnl.info.block
     for home, wanted in ((BLOCKED, "depthwise"), ("nhwc", "its output is not dense by channels")):
         layouts = activation_layouts(lowered, home)
         said = {why_not_split(lowered, layouts, block, step) for step in lowered.steps}
@@ -265,17 +266,17 @@ def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channel", "message"), [(0, "not between 0 and 40"), (40, "not between 0"), (12, "not at multiples of")]
+    ("channel", "message"), [(0, "not between 0 and 24"), (24, "not between 0"), (12, "not at multiples of")]
 )
 def test_splits_elsewhere_are_refused(cpu: OnednnProcessor, channel: int, message: str) -> None:
-    lowered = lower(FAMILIES["resnet"]())
+    lowered = lower(vgg())
     assignments = [Split(channel) if k == len(lowered.steps) - 1 else 1 for k in range(len(lowered.steps))]
     with pytest.raises(ModelError, match=message):
         partition(lowered, activation_layouts(lowered, BLOCKED), cpu.dnnl.info.block, assignments)
 
 
 def test_plans_of_another_model_are_refused(cpu: OnednnProcessor) -> None:
-    lowered, block = lower(FAMILIES["vgg"]()), cpu.dnnl.info.block
+    lowered, block = lower(vgg()), cpu.dnnl.info.block
     layouts, count = activation_layouts(lowered, BLOCKED), len(lowered.steps)
     with pytest.raises(ModelError, match=f"1 assignments for {count} steps"):
         partition(lowered, layouts, block, [0])

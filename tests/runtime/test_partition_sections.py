@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from partition_models import MODELS, Saved, images, split_all
 
+from edgeplan.engines.gpu.opencl import OpenclProcessor
+from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.processors.onednn import OnednnProcessor
-from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime import ranges
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable

@@ -16,11 +16,11 @@ from partition_models import meshes
 from depth import examples
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
+from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, partition

@@ -23,10 +23,10 @@ from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.chapters.registry import load_params
 from edgeplan.devices.pairs import load_pair
+from edgeplan.engines.gpu.cuda import CudaOptions, CudaProcessor
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.processors.cuda import CudaOptions, CudaProcessor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.layouts import BLOCKED

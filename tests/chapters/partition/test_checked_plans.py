@@ -49,13 +49,13 @@ from edgeplan.chapters.partition.stages.partition_checked import measure_checked
 from edgeplan.cli import app
 from edgeplan.cuda.driver import Driver
 from edgeplan.devices.pairs import load_pair
+from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.engines.serving import EngineSession
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opening import open_plan
 from edgeplan.planning.partition.costs import SPLIT
-from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
 from edgeplan.runtime.folder import ENGINE, read_folder
 from edgeplan.runtime.layouts import size_bytes

@@ -95,7 +95,7 @@ def proof(plan: PartitionPlan) -> str:
 
 def _summary(plan: PartitionPlan) -> list[str]:
     """List the lines that the command prints of a plan."""
-    split = sum(step.on == "split" for step in plan.steps)
+    split = plan.splits
     single = plan.processors[plan.better_single == "gpu"]
     gain = plan.better_single_ms / plan.makespan_ms if plan.makespan_ms else 1.0
     many = split or "do not: none"

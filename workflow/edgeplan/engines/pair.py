@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError, ModelError
+from edgeplan.runtime.executable import Buffer, allocate
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
-from edgeplan.runtime.partitioned.build import PairSchedule, ProcessorSpec, read_weights
+from edgeplan.runtime.partitioned.build import PairSchedule, ProcessorSpec
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Host, Processor
 from edgeplan.runtime.streaming.program import StreamProgram
@@ -29,13 +31,25 @@ def open_pair(plan: PlanFolder, *, profiling: bool = False) -> PairSession:
         plan.require_whole(WEIGHTS_NAME)
         path = plan.path / WEIGHTS_NAME
         try:
-            weights = read_weights(path, program.weights_bytes)
+            weights = _read_weights(path, program.weights_bytes)
         except OSError as error:
             what = f"cannot read the weights: {error.strerror}"
             raise ModelError(what, where=str(path), next_step=plan_again(plan.kind)) from error
         synchronisation = Synchronisation(schedule.synchronisation) if schedule.synchronisation else None
         session = PairSession(host, other, program, schedule.placed, weights, plan.path, synchronisation)
         return session.holding(stack.pop_all())
+
+
+def _read_weights(path: Path, size: int) -> Buffer:
+    """The weights of a program, read whole."""
+    found = allocate(size)
+    with path.open("rb", buffering=0) as file:
+        at = 0
+        while at < size and (got := file.readinto(found.data[at:].data)):
+            at += got
+    if at < size:
+        raise OSError(0, f"it ends before byte {size}")
+    return found
 
 
 def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profiling: bool = False) -> tuple[Host, Processor]:

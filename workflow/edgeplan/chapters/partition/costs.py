@@ -92,20 +92,19 @@ def model_costs(
     *,
     names: tuple[str, str],
     synchronisation: str,
-    variant: str = OURS,
 ) -> ModelCosts:
     """The costs of a model on a pair."""
     return costs_of(
         lowered,
         layouts,
         predictors.dispatcher.block,
-        [_operator(lowered, layouts, step, predictors, variant) for step in lowered.steps],
+        [_operator(lowered, layouts, step, predictors) for step in lowered.steps],
         names=names,
         handshake_ms=predictors.card.handshake_us[synchronisation] / _US,
     )
 
 
-def _operator(lowered: Lowered, layouts: Mapping[str, str], step: Step, predictors: PairPredictors, variant: str) -> Priced:
+def _operator(lowered: Lowered, layouts: Mapping[str, str], step: Step, predictors: PairPredictors) -> Priced:
     layer, dispatcher = layer_of(step, lowered.shapes), predictors.dispatcher
     if step.kind == "reshape" and _is_view(step, lowered, layouts, dispatcher.block):
         return {"options": [_whole(0, 0.0), _whole(1, 0.0)], "unsplittable": "a view"}, (0, 1)
@@ -115,7 +114,7 @@ def _operator(lowered: Lowered, layouts: Mapping[str, str], step: Step, predicto
         options = [_whole(lane, predictors.other_us(lane, step, lowered.shapes)) for lane in ((0,) if lacking else (0, 1))]
         return {"options": options, "unsplittable": why}, (0, 1)[: len(options)]
     why = why or (f"the {SIDES[1].upper()} has no kernel of it: {lacking}" if lacking else "")
-    return _layer(layer, channels_of(lowered, step), predictors, variant, why=why, on_both=not lacking)
+    return _layer(layer, channels_of(lowered, step), predictors, why=why, on_both=not lacking)
 
 
 def _whole(lane: int, us: float) -> dict[str, Any]:
@@ -127,12 +126,12 @@ def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: in
     return all(same_bytes(lowered.shapes[t], layouts[t], NCHW, block) for t in (step.inputs[0], step.outputs[0]))
 
 
-def _layer(layer: LayerShape, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_both: bool) -> Priced:
+def _layer(layer: LayerShape, outputs: int, predictors: PairPredictors, *, why: str, on_both: bool) -> Priced:
     error = predictors.margin(layer.kind)
     if not on_both:
         options = [_whole(0, float(predictors.us(0, [layer])[0]))]
         return {"options": options, "error": error, "unsplittable": why}, (0,)
-    found = predicted(predictors, layer, GRID, variant)
+    found = predicted(predictors, layer, GRID)
     options = [_whole(lane, us) for lane, us in enumerate(found.whole_us)]
     assigned: list[Assignment] = [0, 1]
     for c, parts_us in zip(found.channels, found.parts_us.tolist(), strict=True) if not why else ():

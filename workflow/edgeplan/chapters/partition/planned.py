@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import onnx
 from msgspec.structs import replace
 
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs
-from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
+from edgeplan.chapters.partition.learning.predictors import PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened, specs_of
 from edgeplan.engines.serving import installed_version
 from edgeplan.errors import FormatError
@@ -39,8 +39,7 @@ from edgeplan.runtime.folder import (
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.build import PairCheck, PairPrediction, PairSchedule, build_pair
-from edgeplan.runtime.partitioned.program import Partitioned, partition
-from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.partitioned.program import Assignment, Partitioned, partition
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.program_file import Border
 from edgeplan.runtime.streaming.weights_file import write_weights
@@ -72,34 +71,28 @@ class PlannedModel:
     check: PairCheck | None = None
     engine: str = ""
 
-    def partitioned(self, block: int) -> Partitioned:
-        """The plan as sub-steps on two lanes."""
-        return partition(self.lowered, self.layouts, block, assignments(self.plan, self.lowered))
+    def partitioned(self, block: int, assigned: Sequence[Assignment] = ()) -> Partitioned:
+        """The plan, or other places of its steps, as sub-steps on two lanes."""
+        return partition(self.lowered, self.layouts, block, assigned or assignments(self.plan, self.lowered))
 
 
-def plan_model(
-    model: Path,
-    predictors: PairPredictors,
-    names: tuple[str, str],
-    synchronisation: Synchronisation,
-    variant: str = OURS,
-) -> PlannedModel:
+def plan_model(model: Path, predictors: PairPredictors, names: tuple[str, str], synchronisation: str) -> PlannedModel:
     """Plan a model on a pair."""
-    lowered, layouts = steps_of(model)
-    began = time.perf_counter()
-    costs = model_costs(lowered, layouts, predictors, names=names, synchronisation=synchronisation.value, variant=variant)
+    return plan_steps(model, lower(load_onnx(model), eight_bits=False), predictors, names, synchronisation)
+
+
+def plan_steps(
+    model: Path, lowered: Lowered, predictors: PairPredictors, names: tuple[str, str], synchronisation: str
+) -> PlannedModel:
+    """Plan the steps of a model on a pair; the file is only named."""
+    layouts, began = activation_layouts(lowered, BLOCKED), time.perf_counter()
+    costs = model_costs(lowered, layouts, predictors, names=names, synchronisation=synchronisation)
     made = plan(costs.costs)
     return PlannedModel(model, lowered, layouts, costs, made, time.perf_counter() - began)
 
 
-def steps_of(model: Path) -> tuple[Lowered, Mapping[str, str]]:
-    """The steps of a model, and the layouts of activations on a pair."""
-    lowered = lower(load_onnx(model), eight_bits=False)
-    return lowered, activation_layouts(lowered, BLOCKED)
-
-
 def lowered_workload(workload: Workload) -> Lowered:
-    """The steps of a model as `steps_of` reads them from its file, with no weights drawn and nothing written."""
+    """The steps of a model as `plan_model` reads them from its file, with no weights drawn and nothing written."""
     drawn = seeded(workload) if isinstance(workload, Graph) else workload.seeded()
     for tensor in drawn.model.graph.initializer:
         if tensor.name in drawn.draws:  # as if its values lay beside the model, where nobody looks

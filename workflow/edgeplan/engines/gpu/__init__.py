@@ -8,7 +8,7 @@ OPENCL = Description(
     "opencl",
     "pip install 'edgeplan[runtime,partition]'",
     "edgeplan.engines.gpu.session:Opencl",
-    processor="edgeplan.processors.opencl:OpenclProcessor",
+    processor="edgeplan.engines.gpu.opencl:OpenclProcessor",
     wheels=("pyopencl", "pocl-binary-distribution", "onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
     # since 2 the steps of a run take together what it takes unmarked, beside loads of the processor itself
@@ -18,7 +18,7 @@ CUDA = Description(
     "cuda",
     "pip install 'edgeplan[runtime,partition,cuda]'",
     "edgeplan.engines.gpu.session:Cuda",
-    processor="edgeplan.processors.cuda:CudaProcessor",
+    processor="edgeplan.engines.gpu.cuda:CudaProcessor",
     wheels=("cuda-bindings", "nvidia-cuda-nvrtc", "onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
     gpu=True,

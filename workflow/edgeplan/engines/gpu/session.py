@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from edgeplan.cuda.driver import Driver, gpu_name
 from edgeplan.engines.base import EngineSettings
+from edgeplan.engines.gpu.cuda import CudaOptions, CudaProcessor
 from edgeplan.engines.gpu.dispatching import DispatchingEngine
+from edgeplan.engines.gpu.opencl import OpenclProcessor
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
 from edgeplan.opencl.processor import DispatchingProcessor
-from edgeplan.processors.cuda import CudaOptions, CudaProcessor
-from edgeplan.processors.opencl import OpenclProcessor
 
 
 class Opencl(DispatchingEngine):

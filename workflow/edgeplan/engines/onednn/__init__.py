@@ -36,7 +36,7 @@ ENGINE = Description(
             ),
         }
     ),
-    processor="edgeplan.processors.onednn:OnednnProcessor",
+    processor="edgeplan.engines.onednn.processor:OnednnProcessor",
     wheels=("onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
     # since measure 3 Python calls no step; since cold 3 our sessions are native, with nothing to set up

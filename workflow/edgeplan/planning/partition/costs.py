@@ -129,6 +129,10 @@ class PairCosts:
         """Return the chosen options, by step."""
         return [s.options[o] for s, o in zip(self.steps, choice, strict=True)]
 
+    def splits(self, choice: Sequence[int]) -> int:
+        """Return the number of steps that a choice splits."""
+        return sum(option.kind == SPLIT for option in self.chosen(choice))
+
 
 @dataclass(frozen=True, slots=True)
 class PairSpan:

@@ -111,6 +111,11 @@ class PartitionPlan(_Part):
         return self.makespan_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else float(self.makespan_ms > 0)
 
     @property
+    def splits(self) -> int:
+        """Return the number of steps that are split."""
+        return sum(step.on == "split" for step in self.steps)
+
+    @property
     def optimal(self) -> bool:
         """Tell whether no plan is faster, by more than sums round."""
         return self.gap <= PROVEN_GAP

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,13 +10,11 @@ from msgspec.structs import replace
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Created, Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Buffer, allocate
 from edgeplan.runtime.partitioned.program import Partitioned, crossings
 from edgeplan.runtime.processor import Region
 from edgeplan.runtime.program import candidates_key
 from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, raw_segment, stream_program
 from edgeplan.runtime.streaming.program import ELSEWHERE
-from edgeplan.runtime.streaming.weights_file import contents
 
 _OTHER = 1
 _NO_CALLS = Created((), (), 0, 0)
@@ -75,26 +72,6 @@ def build_pair(dnnl: Dnnl, partitioned: Partitioned, threads: int = 1) -> tuple[
         partitioned.arena_bytes + scratch, *crossings(partitioned, dnnl.info.block, views),
     )  # fmt: skip
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), ()), found
-
-
-def made_weights(dnnl: Dnnl, partitioned: Partitioned, built: Built, model: Path) -> Buffer:
-    """The weights of a program as its file holds them, which is not written: a session needs it once."""
-    found = allocate(built.program.weights_bytes)
-    for at, content in contents(dnnl, model, partitioned.lowered, built):
-        found.data[at : at + len(content)] = content
-    return found
-
-
-def read_weights(path: Path, size: int) -> Buffer:
-    """The weights of a program, read whole."""
-    found = allocate(size)
-    with path.open("rb", buffering=0) as file:
-        at = 0
-        while at < size and (got := file.readinto(found.data[at:].data)):
-            at += got
-    if at < size:
-        raise OSError(0, f"it ends before byte {size}")
-    return found
 
 
 class ProcessorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -25,7 +25,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.loops import Loop, zero_words
-from edgeplan.runtime.partitioned.build import PairPlaces, build_pair, made_weights
+from edgeplan.runtime.partitioned.build import PairPlaces, build_pair
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Host, Kernel, Processor, Region, Sharing
@@ -35,6 +35,7 @@ from edgeplan.runtime.session import Array, copy_inputs
 from edgeplan.runtime.streaming.build import raw_sizes
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.program import ELSEWHERE, NOTHING, StreamProgram
+from edgeplan.runtime.streaming.weights_file import made_weights
 
 _NS_PER_S = 1e9
 _CPU = 0
@@ -355,7 +356,7 @@ class PairSession(Session):
     ) -> Self:
         """A session of a partition that no folder holds: its weights lie in the model."""
         built, placed = build_pair(cpu.dnnl, partitioned, cpu.threads)
-        weights = made_weights(cpu.dnnl, partitioned, built, model)
+        weights = made_weights(cpu.dnnl, model, partitioned.lowered, built)
         return cls(cpu, gpu, built.program, placed, weights, model.parent, synchronisation, limit_seconds)
 
     def holding(self, opened: ExitStack) -> Self:

@@ -17,7 +17,7 @@ from edgeplan.graph.shapes import FLOAT16, FLOAT32
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Worker, transformed
+from edgeplan.runtime.executable import Buffer, Worker, allocate, transformed
 from edgeplan.runtime.ranges import Ranged
 from edgeplan.runtime.streaming.build import Built
 from edgeplan.runtime.streaming.schedules import BF16, F16, HALF_BYTES, VALUE_BYTES, Stored
@@ -63,6 +63,14 @@ def contents(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built) -> Iterato
                 for value in raw.values():
                     yield begin, value.reshape(-1).view(np.uint8).data
                     begin += aligned(value.nbytes)
+
+
+def made_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built) -> Buffer:
+    """The weights of a program as its file holds them, which is not written: a session needs it once."""
+    found = allocate(built.program.weights_bytes)
+    for at, content in contents(dnnl, model, lowered, built):
+        found.data[at : at + len(content)] = content
+    return found
 
 
 def halvable(model: Path, lowered: Lowered, kind: Stored = BF16) -> frozenset[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 
 from edgeplan.chapters.partition.settings import ALL_CORES
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts, equal, fixed, in_sequence, single
+from edgeplan.planning.partition.costs import CPU, GPU, Choice, PairCosts, equal, fixed, in_sequence, single
 from edgeplan.planning.partition.eop import Eop, eop, fitted_costs
 from edgeplan.planning.partition.planner import outcome
 from edgeplan.workloads.registry import Workload
@@ -90,7 +90,7 @@ def measured_ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
     }
     for name, choice in simple.items():
         taken = in_sequence(costs, choice).makespan_ms
-        found[name] = Way(choice, _splits(costs, choice), taken, taken)
+        found[name] = Way(choice, costs.splits(choice), taken, taken)
     tuned: dict[str, Eop] = {}
     for name, overlapped, every in ((EOP, False, False), (DRAWN, True, False), (CONDITION_2, False, True)):
         began = time.perf_counter()
@@ -104,7 +104,7 @@ def measured_ways(costs: PairCosts) -> tuple[Mapping[str, Way], Eop]:
     gap = makespan / planned.lower_bound_ms - 1 if planned.lower_bound_ms > 0 else 0.0
     options = planned.costs.chosen(planned.choice)
     choice = tuple(s.options.index(o) for s, o in zip(smooth.steps, options, strict=True))
-    found[OURS] = Way(choice, _splits(costs, choice), makespan, makespan, seconds, gap)
+    found[OURS] = Way(choice, costs.splits(choice), makespan, makespan, seconds, gap)
     return {name: found[name] for name in WAYS if name in found}, tuned[EOP]
 
 
@@ -122,9 +122,5 @@ def _way(costs: PairCosts, made: Eop, simulated_ms: float, seconds: float) -> Wa
         for k, ratio, matched in zip(made.key, made.ratios, made.matched, strict=True)
         if 0 < ratio < 1
     }
-    splits = _splits(costs, made.choice)
+    splits = costs.splits(made.choice)
     return Way(made.choice, splits, made.estimate_ms, simulated_ms, seconds, ratios=MappingProxyType(tuned))
-
-
-def _splits(costs: PairCosts, choice: Choice) -> int:
-    return sum(o.kind == SPLIT for o in costs.chosen(choice))

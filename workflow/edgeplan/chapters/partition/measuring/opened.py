@@ -1,24 +1,33 @@
-"""The two processors of a pair, opened."""
+"""The two processors of a pair, opened, and the ways to run a model on them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.pair import open_processors
 from edgeplan.errors import DeviceError
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.partitioned.build import ProcessorSpec
-from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
+from edgeplan.runtime.partitioned.program import Partitioned
+from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, synchronisation_of
 from edgeplan.runtime.processor import Host, Processor, Sharing
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document
 from edgeplan.support.machine import environment, fingerprint, machine_kind
 from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
+from edgeplan.support.tensors import relative_error
 
 _ABOUT = "about.json"
 _OF_EARLIER = ("identity", "names", "versions", "environment")
@@ -151,3 +160,62 @@ def synchronisation(pair: PairFile, host: Host, other: Processor) -> tuple[Synch
             next_step="synchronisation: auto, or events",
         )
     return asked, "the pair file asks for it"
+
+
+#: Of the largest magnitude; Winograd's transforms lose a digit.
+_EXACT, _WINOGRAD = 1e-5, 1e-4
+#: One inference, and how long it took in ms.
+Runner = Callable[[], float]
+
+
+def running(
+    pair: Opened,
+    stack: contextlib.ExitStack,
+    made: Partitioned,
+    model: Path,
+    inputs: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    exact: float = _EXACT,
+) -> tuple[Runner, dict[str, float]]:
+    """Open a way to run a model on the pair; tell the error of its first outputs, and by how much they may differ."""
+    session = stack.enter_context(PairSession.of(*pair.processors, made, model, pair.synchronisation))
+    outputs = session.run(inputs)
+    error = relative_error([outputs[name] for name in expected], list(expected.values()))
+    return partial(session.inference_ms, inputs), {"error": error, "tolerance": _WINOGRAD if session.winograd else exact}
+
+
+def on_all_cores(pair: Opened, model: Path, inputs: Mapping[str, Any]) -> list[Runner]:
+    """Inferences by oneDNN on all cores of the pair, one runner for each likely layout; each ran once."""
+    threads, graph, runners = len(pair.pair.cores), load_onnx(model), list[Runner]()
+    with wide(pair):
+        for home in LIKELY:
+            program = default_program(pair.host.dnnl, model, graph, home, threads=threads)
+            session = SequentialSession(pair.host.dnnl, program, model.parent, threads)
+            session.run(inputs)
+            runners.append(_run_on_all_cores(pair, session, inputs))
+    return runners
+
+
+def _run_on_all_cores(pair: Opened, session: SequentialSession, inputs: Mapping[str, Any]) -> Runner:
+    def run() -> float:
+        with wide(pair):
+            session.bind(inputs)
+            began = time.perf_counter()
+            session.execute()
+            return (time.perf_counter() - began) * 1e3
+
+    return run
+
+
+@contextlib.contextmanager
+def wide(pair: Opened) -> Iterator[None]:
+    """Compute on all cores of the pair, a thread bound to each: two threads that share one take up to twice the time."""
+    own, cores = os.sched_getaffinity(0), pair.pair.cores
+    os.sched_setaffinity(0, cores)
+    pair.host.dnnl.set_threads(len(cores))
+    pair.host.dnnl.bind_threads(cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
+        pair.host.ready()

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,64 +16,12 @@ from edgeplan.chapters.partition.costs import at_share, choose, predicted, split
 from edgeplan.chapters.partition.layers import KINDS, LayerShape
 from edgeplan.chapters.partition.learning.predictors import OURS, PLAIN, Floats, PairPredictors, refused
 from edgeplan.chapters.partition.learning.training import layers_of
-from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.measuring.opened import Opened, wide
 from edgeplan.chapters.partition.measuring.rows import NotThereError, PartitionRows, join_ways, split_ways
 from edgeplan.chapters.partition.measuring.samples import ChainPlace, ChainTimes, timed
 from edgeplan.chapters.partition.settings import ALL_CORES, SIDES, PartitionSettings
-from edgeplan.graph.ir import Graph
-from edgeplan.runtime.layouts import LIKELY
-from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.processor import Host
-from edgeplan.runtime.program import default_program
-from edgeplan.runtime.session import SequentialSession
-
-#: Of the largest magnitude; Winograd's transforms lose a digit.
-_EXACT, _WINOGRAD = 1e-5, 1e-4
-#: One inference, and how long it took in ms.
-Runner = Callable[[], float]
-
-
-def tolerance(session: PairSession, exact: float = _EXACT) -> float:
-    """Return by how much outputs may differ from ONNX Runtime's, of the largest magnitude."""
-    return _WINOGRAD if session.winograd else exact
-
-
-def on_all_cores(pair: Opened, model: Path, graph: Graph, inputs: Mapping[str, Any]) -> list[Runner]:
-    """Inferences by oneDNN on all cores of the pair, one runner for each likely layout; each ran once."""
-    threads, runners = len(pair.pair.cores), []
-    with wide(pair):
-        for home in LIKELY:
-            program = default_program(pair.host.dnnl, model, graph, home, threads=threads)
-            session = SequentialSession(pair.host.dnnl, program, model.parent, threads)
-            session.run(inputs)
-            runners.append(_run_on_all_cores(pair, session, inputs))
-    return runners
-
-
-def _run_on_all_cores(pair: Opened, session: SequentialSession, inputs: Mapping[str, Any]) -> Runner:
-    def run() -> float:
-        with wide(pair):
-            session.bind(inputs)
-            began = time.perf_counter()
-            session.execute()
-            return (time.perf_counter() - began) * 1e3
-
-    return run
-
-
-@contextlib.contextmanager
-def wide(pair: Opened) -> Iterator[None]:
-    """Compute on all cores of the pair, a thread bound to each: two threads that share one take up to twice the time."""
-    own, cores = os.sched_getaffinity(0), pair.pair.cores
-    os.sched_setaffinity(0, cores)
-    pair.host.dnnl.set_threads(len(cores))
-    pair.host.dnnl.bind_threads(cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, own)
-        pair.host.ready()
-
 
 #: Ways to run a layer, as tables name them; on one lane alone they are `SIDES`.
 SEARCH, WITHOUT, EVENTS = "search", "without dispatch features", "waiting for events"

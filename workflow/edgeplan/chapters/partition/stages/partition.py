@@ -19,35 +19,29 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition import layers as drawing
-from edgeplan.chapters.partition.costs import ModelCosts, fixed_share, model_costs
+from edgeplan.chapters.partition.costs import ModelCosts, fixed_share
 from edgeplan.chapters.partition.layers import CONV, KINDS, LayerShape
 from edgeplan.chapters.partition.learning.predictors import PLAIN, PairPredictors, augmented, save_pair_predictors, shape_matrix
 from edgeplan.chapters.partition.learning.training import Predict, Trained, layers_of, train_pair
-from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
+from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, Runner, about_pair, on_all_cores, opened, running
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import ChainPlace, anchor_session, timed, write_pool
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
-from edgeplan.chapters.partition.measuring.splits import Runner, SplitMeasuring, on_all_cores, part_rows, tolerance
-from edgeplan.chapters.partition.planned import PlannedModel, lowered_workload, plan_model
+from edgeplan.chapters.partition.measuring.splits import SplitMeasuring, part_rows
+from edgeplan.chapters.partition.planned import PlannedModel, lowered_workload, plan_model, plan_steps
 from edgeplan.chapters.partition.settings import ALL_CORES, SAME_PLAN, SIDES, PartitionParams, PartitionSettings
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import DeviceError, EdgeplanError
-from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import random_inputs
-from edgeplan.planning.partition.costs import SPLIT, Choice, at_ratio, equal, greedy, in_sequence, single
-from edgeplan.planning.partition.planner import plan
+from edgeplan.planning.partition.costs import Choice, at_ratio, equal, greedy, in_sequence, single
 from edgeplan.progress import in_line
-from edgeplan.runtime.layouts import BLOCKED
-from edgeplan.runtime.partitioned.program import partition
-from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, handshake
-from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.partitioned.session import Synchronisation, handshake
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import nothing_stored, stored_rows_only
-from edgeplan.support.tensors import relative_error
 from edgeplan.support.workers import ColdRunError
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
@@ -95,31 +89,23 @@ def _ways(costs: ModelCosts, predictors: PairPredictors) -> Mapping[str, Choice]
 
 def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel, job: ModelJob) -> list[dict[str, Any]]:
     """Our plan first, then the others, one run of each after the other."""
-    graph = load_onnx(job.model)
-    lowered = planned.lowered
+    lowered, costs, plan = planned.lowered, planned.costs, planned.plan
     inputs = random_inputs({name: lowered.shapes[name] for name in lowered.inputs}, 0, lowered.types, lowered.limits)
     expected = onnxruntime_reference(job.model, inputs)
-    block = pair.block
-    rows: list[dict[str, Any]] = []
     runs: list[Runner] = []
+    ours = {"way": OURS, "predicted_ms": plan.makespan_ms, "splits": plan.splits}
+    rows: list[dict[str, Any]] = [ours | {"plan_seconds": planned.seconds, "plan_gap": plan.gap}]
     with ExitStack() as stack:
-        sessions = {OURS: planned.partitioned(block)}
-        for way, choice in _ways(planned.costs, predictors).items():
-            assigned = planned.costs.assignments(choice)
-            sessions[way] = partition(planned.lowered, planned.layouts, block, assigned)
-            predicted = in_sequence(planned.costs.costs, choice).makespan_ms
-            splits = sum(o.kind == SPLIT for o in planned.costs.costs.chosen(choice))
-            rows.append({"way": way, "predicted_ms": predicted, "splits": splits})
-        plan = planned.plan
-        ours = {"way": OURS, "predicted_ms": plan.makespan_ms, "splits": sum(step.on == "split" for step in plan.steps)}
-        rows.insert(0, ours | {"plan_seconds": planned.seconds, "plan_gap": plan.gap})
-        for row, made in zip(rows, sessions.values(), strict=True):
-            session = stack.enter_context(PairSession.of(*pair.processors, made, job.model, pair.synchronisation))
-            outputs = session.run(inputs)
-            error = relative_error([outputs[name] for name in expected], list(expected.values()))
-            row.update(error=error, tolerance=tolerance(session), steps=len(planned.lowered.steps))
-            runs.append(partial(session.inference_ms, inputs))
-        runs += on_all_cores(pair, job.model, graph, inputs)
+        parts = [planned.partitioned(pair.block)]
+        for way, choice in _ways(costs, predictors).items():
+            parts.append(planned.partitioned(pair.block, costs.assignments(choice)))
+            predicted = in_sequence(costs.costs, choice).makespan_ms
+            rows.append({"way": way, "predicted_ms": predicted, "splits": costs.costs.splits(choice)})
+        for row, made in zip(rows, parts, strict=True):
+            run, told = running(pair, stack, made, job.model, inputs, expected)
+            row.update(told, steps=len(lowered.steps))
+            runs.append(run)
+        runs += on_all_cores(pair, job.model, inputs)
         anchors: list[Runner] = [
             partial(stack.enter_context(anchor_session(pair, lane, job.pool)).inference_ms, {})
             for lane in (0, 1)
@@ -132,7 +118,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
     rows[0]["slowdown"] = _slowdown(times[:, len(runs) :], predictors)
     beside = [_summary(own) for own in times.T[len(rows) : len(runs)]]
     best = min(beside, key=lambda found: found["median_ms"])
-    return [*rows, {"way": ALL_CORES, "steps": len(planned.lowered.steps), **best}]
+    return [*rows, {"way": ALL_CORES, "steps": len(lowered.steps), **best}]
 
 
 def _slowdown(anchors_ms: npt.NDArray[np.float64], predictors: PairPredictors) -> float:
@@ -350,12 +336,9 @@ class _Run:
 
     def _planned_now(self, name: str) -> tuple[float, int]:
         """Return the makespan in ms and the splits of the plan that the present predictors lead to; no device is needed."""
-        lowered = lowered_workload(WORKLOADS[name]())
-        layouts, (cpu, gpu) = activation_layouts(lowered, BLOCKED), self.about["names"]
-        waits = str(self.about["synchronisation"])
-        costs = model_costs(lowered, layouts, self.trained.predictors, names=(cpu, gpu), synchronisation=waits)
-        made = plan(costs.costs)
-        return made.makespan_ms, sum(step.on == "split" for step in made.steps)
+        (cpu, gpu), waits = self.about["names"], self.about["synchronisation"]
+        made = plan_steps(Path(), lowered_workload(WORKLOADS[name]()), self.trained.predictors, (cpu, gpu), waits).plan
+        return made.makespan_ms, made.splits
 
     def _saved(self, name: str) -> Path:
         """A model's file, in a folder of its own."""

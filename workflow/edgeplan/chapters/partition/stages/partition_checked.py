@@ -107,8 +107,7 @@ def checked_rows(
             "over_low": 1 / again.high,
             "over_high": 1 / again.low,
         }
-        splits = sum(step.on == "split" for step in made.plan.steps)
-        about |= {"planned_ms": made.plan.makespan_ms, "splits": splits, "steps": len(made.plan.steps)}
+        about |= {"planned_ms": made.plan.makespan_ms, "splits": made.plan.splits, "steps": len(made.plan.steps)}
         each = {way: {"check_ms": ms} for way, ms in check.median_ms.items()}
         for way in (*SIDES, PLANNED):
             if way in planning.known:

@@ -30,7 +30,6 @@ from edgeplan.chapters.partition.eop.sweeps import (
     on_gpu,
     operator_of,
     reason_of,
-    session_of,
     subgraphs_of,
     subject_of,
     sweep,
@@ -39,15 +38,13 @@ from edgeplan.chapters.partition.eop.sweeps import (
 )
 from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, VARIED, WAYS, Way, as_predicted, measured_ways, variant
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load_pair_predictors
-from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
+from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, Runner, about_pair, on_all_cores, opened, running
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
-from edgeplan.chapters.partition.measuring.splits import Runner, on_all_cores, tolerance
 from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import ALL_CORES, SIDES, PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import EdgeplanError
-from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.progress import in_line
@@ -57,7 +54,6 @@ from edgeplan.runtime.partitioned.session import handshake
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import Protocol, nothing_stored, stored_rows_only
-from edgeplan.support.tensors import relative_error
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
 #: A way with where it runs each step.
@@ -243,7 +239,7 @@ class _Run:
                 subject.layouts,
                 self.predictors,
                 names=pair.names,
-                synchronisation=pair.synchronisation.value,
+                synchronisation=pair.synchronisation,
             )
         way = as_predicted(costs.costs)
         return way, at_ratios(subject, costs.block, costs.assignments(way.choice), way.ratios)
@@ -291,7 +287,7 @@ class _Run:
         expected: Mapping[str, Any],
     ) -> dict[str, list[float]]:
         """Times (ms) of every way that runs, all of them open at once; rows get what the outputs were, or why there is none."""
-        deep = any(step.kind == "layer_norm" for step in subject.lowered.steps)
+        exact = [_DEEP] if any(step.kind == "layer_norm" for step in subject.lowered.steps) else []
         runners: dict[str, Runner] = {}
         taken: dict[str, list[float]] = {}
         with ExitStack() as stack:
@@ -300,16 +296,13 @@ class _Run:
                     continue
                 try:
                     made = executable_parts(pair, subject, list(assigned))
-                    session = stack.enter_context(session_of(pair, subject, made))
-                    outputs = session.run(subject.inputs)
+                    run, told = running(pair, stack, made, subject.model, subject.inputs, expected, *exact)
                 except EdgeplanError as error:
                     rows[name]["reason"] = reason_of(error)
                     continue
-                runners[name] = partial(session.inference_ms, subject.inputs)
-                wrong = relative_error([outputs[tensor] for tensor in expected], list(expected.values()))
-                rows[name]["error"] = max(wrong, rows[name].get("error", 0.0))
-                rows[name]["tolerance"] = tolerance(session, _DEEP) if deep else tolerance(session)
-            layouts = on_all_cores(pair, subject.model, load_onnx(subject.model), subject.inputs)
+                runners[name] = run
+                rows[name] |= told | {"error": max(told["error"], rows[name].get("error", 0.0))}
+            layouts = on_all_cores(pair, subject.model, subject.inputs)
             for _ in range(self.settings.runs):
                 for name, run in [*runners.items()]:
                     try:

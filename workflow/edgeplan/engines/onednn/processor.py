@@ -42,13 +42,11 @@ class OnednnProcessor(Host):
 
     @classmethod
     def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int = 0, *, profiling: bool = False) -> Self:
-        """See `Processor`; it has no options, and never notes times."""
         del options, block, profiling
         return cls(cores)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Describe the processor; the cores are those that it may use."""
         info = self.dnnl.info
         return Capabilities(
             f"oneDNN ({info.isa})",
@@ -60,7 +58,6 @@ class OnednnProcessor(Host):
         )
 
     def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
-        """Return why oneDNN has no implementation of a step; "" if it has."""
         self.dnnl.set_threads(self.threads)
         try:
             candidates(Creator(self.dnnl, lowered.shapes, layouts, {}, lowered.types), step)
@@ -69,7 +66,6 @@ class OnednnProcessor(Host):
         return ""
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate pages of memory, zeroed."""
         try:
             data = np.frombuffer(mmap.mmap(-1, max(1, size)), np.uint8)
         except (OSError, OverflowError, ValueError) as error:
@@ -79,29 +75,24 @@ class OnednnProcessor(Host):
         return Buffer(data, data.ctypes.data)
 
     def prepare(self, executable: Executable, index: int) -> Kernel:
-        """Return the primitives of a step, of the implementation that the program chose."""
         prepared = PreparedSteps(executable.through(self.dnnl), self.worker, self.threads, (index,))
         return Kernel(executable.program.choices[index].name, prepared)
 
     def empty(self) -> Kernel:
-        """Return a kernel without calls."""
         return Kernel("empty", None)
 
     def enqueue(self, kernel: Kernel) -> None:
-        """Run a kernel, at once."""
         self.ready()
         if kernel.handle is not None:
             _prepared(kernel).run()
 
     def finish(self) -> None:
-        """Return at once, since all has run."""
+        """Nothing is left to do: all has run."""
 
     def ready(self) -> None:
-        """Let the calling thread compute on as many threads as the processor has cores."""
         self.dnnl.set_threads(self.threads)
 
     def close(self) -> None:
-        """Let the thread run where it could before."""
         if self._before is not None:
             os.sched_setaffinity(0, self._before)
             self._before = None

@@ -145,7 +145,6 @@ class CudaProcessor(DispatchingProcessor):
     # Steps
 
     def empty(self) -> Kernel:
-        """Return a kernel of one work item."""
         function = self._context.modules.function(translated("empty", ()), "empty")
         return Kernel("empty", (_Command(function, (1, 1, 1), (1, 1, 1), 0),))
 
@@ -188,70 +187,55 @@ class CudaProcessor(DispatchingProcessor):
         return f"{self._context.modules.target}; {self.driver.compiler}"
 
     def source_of(self, launch: Launch) -> ProgramSource:
-        """Return the source that a launch's kernel is built from; see `DispatchingProcessor`."""
         return translated(launch.source, launch.defines)
 
     def compile(self, asked: ProgramSource) -> None:
-        """Compile a source to a cubin and load it; see `DispatchingProcessor`."""
         self._context.modules.compile(asked)
 
     def code_of(self, asked: ProgramSource) -> bytes:
-        """Return the cubin of a source, compiled now if it was not; see `DispatchingProcessor`."""
         return self._context.modules.code_of(asked)
 
     def load(self, asked: ProgramSource, code: bytes) -> None:
-        """Load a cubin; see `DispatchingProcessor`."""
         self._context.modules.load(asked, code)
 
     def merged(self, sources: Sequence[ProgramSource]) -> ProgramSource:
-        """Return one program of several sources; see `DispatchingProcessor`."""
         return merged(tuple(sources))
 
     def take_from(self, whole: ProgramSource, sources: Sequence[ProgramSource]) -> None:
-        """Take the kernels of sources from a merged program; see `DispatchingProcessor`."""
         self._context.modules.take_from(whole, sources)
 
     def enter(self) -> None:
-        """Make the context of the GPU, or of its slice, the calling thread's; see `DispatchingProcessor`."""
         self._context.enter()
 
     def own_memory(self, size: int) -> Any:
-        """Return zeroed memory of the GPU; see `DispatchingProcessor`."""
         found = self.reserve(size)
         self.driver.call("cuMemsetD8Async", int(found), 0, max(size, ALIGNMENT), self.stream)
         return found
 
     def upload(self, values: npt.NDArray[np.float32]) -> Any:
-        """Copy values to memory of the GPU; see `DispatchingProcessor`."""
         return np.uint64(self._copied(values, self._kept))
 
     def reserve(self, size: int) -> Any:
-        """Return memory of the GPU as it is; see `DispatchingProcessor`."""
         found = int(self.driver.call("cuMemAlloc", max(size, ALIGNMENT)))
         self._kept.append(found)
         return np.uint64(found)
 
     def fill(self, memory: Any, values: npt.NDArray[Any]) -> None:
-        """Copy values to memory of the GPU; see `DispatchingProcessor`."""
         self._copy_up(int(memory), values)
 
     def part_of(self, memory: Any, offset: int, size: int) -> Any:
-        """Return an address within memory of the GPU; see `DispatchingProcessor`."""
         del size
         return memory + np.uint64(offset)
 
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
-        """Copy values of the host to memory of the GPU; see `DispatchingProcessor`."""
         self.driver.call("cuMemcpyHtoDAsync", int(memory) + offset, values.ctypes.data, values.nbytes, self.stream)
 
     def enqueue_read(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
-        """Copy memory of the GPU to an array of the host; see `DispatchingProcessor`."""
         self.driver.call("cuMemcpyDtoHAsync", values.ctypes.data, int(memory) + offset, values.nbytes, self.stream)
 
     # Memory
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate zeroed memory: pinned memory of the host, and a copy of its own for the GPU."""
         driver, whole = self.driver, max(size, ALIGNMENT)
         flag = driver.api.CU_MEMHOSTALLOC_PORTABLE | driver.api.CU_MEMHOSTALLOC_DEVICEMAP
         address = int(driver.call("cuMemHostAlloc", whole, flag))
@@ -268,7 +252,6 @@ class CudaProcessor(DispatchingProcessor):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Return both copies; nobody may touch the buffer any more."""
         _, own = self._memories.pop(buffer.address)
         for weights in self._weights.pop(buffer.address, ()):
             self.driver.call("cuMemFree", weights)
@@ -326,7 +309,6 @@ class CudaProcessor(DispatchingProcessor):
     # Running
 
     def enqueue(self, kernel: Kernel) -> None:
-        """Run a kernel after all that were enqueued before."""
         if self._profiling:
             self._note_clocks()
             begin = self._mark()
@@ -349,7 +331,6 @@ class CudaProcessor(DispatchingProcessor):
         return event
 
     def spans(self) -> Sequence[tuple[int, int]]:
-        """Return when kernels ran by the host's clock, if the processor was made with `profiling`; see `Processor`."""
         if self._base is None:
             return []
         (base, at), timed = self._base, self._timed
@@ -363,7 +344,6 @@ class CudaProcessor(DispatchingProcessor):
         return found
 
     def recorded(self, enqueue_all: Callable[[], None]) -> Callable[[], None]:
-        """Record the calls as a graph, which one call of the driver enqueues."""
         driver, api = self.driver, self.driver.api
         driver.call("cuStreamBeginCapture", self.stream, api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         timed, self._timed, self._recording = self._timed, [], True
@@ -377,7 +357,6 @@ class CudaProcessor(DispatchingProcessor):
         return recording
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
-        """Wait until all that was enqueued has run."""
         if not self._done_within(limit_seconds):
             self.give_up()
             self._done_within(1.0)
@@ -401,13 +380,11 @@ class CudaProcessor(DispatchingProcessor):
     # Counters in pinned memory
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:
-        """Have the queue wait until a counter, an int32 in memory from `allocate`, has reached a value; see `Processor`."""
         self._awaited.add(self._word(counter_address))
         flag = self.driver.api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
         self.driver.call("cuStreamWaitValue32", self.stream, counter_address, value, flag)
 
     def enqueue_signal(self, counter_address: int, value: int) -> None:
-        """Have the queue store a value in a counter once all that was enqueued before has run; see `Processor`."""
         flag = self.driver.api.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT
         self.driver.call("cuStreamWriteValue32", self.stream, self._word(counter_address), value, flag)
 
@@ -418,13 +395,11 @@ class CudaProcessor(DispatchingProcessor):
         raise self._not_allocated("a counter lies", "place counters in a buffer from CudaProcessor.allocate")
 
     def give_up(self) -> None:
-        """End all waits of the queue for counters now; `finish` then raises."""
         self._gave_up = True
         for address in tuple(self._awaited):
             ctypes.c_int32.from_address(address).value = _LARGE
 
     def close(self) -> None:
-        """Free everything, once what still runs has ended."""
         if self._closed:
             return
         self._closed = True

@@ -123,7 +123,6 @@ class OpenclProcessor(DispatchingProcessor):
     # Steps
 
     def empty(self) -> Kernel:
-        """Return a kernel of one work item."""
         return Kernel("empty", (_Command(self._programs.kernel(program_source("empty", ()), "empty"), (1,), (1,)),))
 
     def _announce(self, executable: Executable, found: Dispatch) -> None:
@@ -160,13 +159,11 @@ class OpenclProcessor(DispatchingProcessor):
 
     @classmethod
     def open_late(cls, options: Mapping[str, str], block: int, vector: int = 0, *, profiling: bool = False) -> Self:
-        """Open the processor for kernels that are made late; see `DispatchingProcessor`."""
         given = {**options, "vector": str(vector)} if vector else options
         return cls(OpenclOptions.of(given), block, profiling=profiling, late=True)
 
     @classmethod
     def load_library(cls, options: Mapping[str, str]) -> None:
-        """Load the binding, OpenCL's loader and the driver, and look for the device; see `DispatchingProcessor`."""
         find_device(OpenclOptions.of(options))
         import_module("pyopencl.invoker")  # a part of the binding that the first kernel would load
 
@@ -176,23 +173,18 @@ class OpenclProcessor(DispatchingProcessor):
         return driver_identity(self.device)
 
     def source_of(self, launch: Launch) -> ProgramSource:
-        """Return the source that a launch's kernel is built from; see `DispatchingProcessor`."""
         return program_source(launch.source, launch.defines)
 
     def compile(self, asked: ProgramSource) -> None:
-        """Build a source; see `DispatchingProcessor`."""
         self._programs.build(asked)
 
     def code_of(self, asked: ProgramSource) -> bytes:
-        """Return the driver's binary of a source; see `DispatchingProcessor`."""
         return self._programs.binary(asked)
 
     def load(self, asked: ProgramSource, code: bytes) -> None:
-        """Take the driver's binary of a source; see `DispatchingProcessor`."""
         self._programs.load(asked, code)
 
     def own_memory(self, size: int) -> Any:
-        """Return zeroed memory of the device alone; see `DispatchingProcessor`."""
         found = self.reserve(size)
         with self._telling(f"cannot allocate {size} bytes"):
             self._moves.append(self._cl.enqueue_fill_buffer(self._queue, found, np.zeros(1, np.float32), 0, found.size))
@@ -204,25 +196,20 @@ class OpenclProcessor(DispatchingProcessor):
         return self._constant(values, in_place=shared)
 
     def reserve(self, size: int) -> Any:
-        """Return memory of the device as it is; see `DispatchingProcessor`."""
         with self._telling(f"cannot allocate {size} bytes"):
             return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(size, ALIGNMENT))
 
     def fill(self, memory: Any, values: npt.NDArray[Any]) -> None:
-        """Copy values to memory of the device; see `DispatchingProcessor`."""
         with self._telling("cannot upload weights"):
             self._cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
 
     def part_of(self, memory: Any, offset: int, size: int) -> Any:
-        """Return a region of memory as a memory of its own; see `DispatchingProcessor`."""
         return memory.get_sub_region(offset, size)
 
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
-        """Copy values of the host to memory of the device; see `DispatchingProcessor`."""
         self._copied(memory, values, dst_offset=offset)
 
     def enqueue_read(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
-        """Copy memory of the device to an array of the host; see `DispatchingProcessor`."""
         self._copied(values, memory, src_offset=offset)
 
     def _copied(self, target: Any, source: Any, **place: int) -> None:
@@ -234,7 +221,6 @@ class OpenclProcessor(DispatchingProcessor):
     # Memory
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate zeroed memory that the host and kernels share as `capabilities.sharing` says."""
         limit = self._capabilities.memory_bytes
         if size > limit:
             what = f"{size} bytes are more than this device allocates at once ({limit})"
@@ -263,7 +249,6 @@ class OpenclProcessor(DispatchingProcessor):
         return _Allocation(data, cl.SVM(data))
 
     def free(self, buffer: Buffer) -> None:
-        """Let go of memory from `allocate`."""
         self._memories = [memory for memory in self._memories if memory.data.ctypes.data != buffer.address]
 
     def _argument(self, buffer: Buffer) -> Any:
@@ -306,7 +291,6 @@ class OpenclProcessor(DispatchingProcessor):
     # Running
 
     def enqueue(self, kernel: Kernel) -> None:
-        """Run a kernel after all that were enqueued before."""
         before = time.perf_counter_ns()
         events = tuple(map(self._launch, self.commands(kernel)))
         if self._profiling:
@@ -337,14 +321,12 @@ class OpenclProcessor(DispatchingProcessor):
             raise self._failed("cannot run a kernel", error) from error
 
     def flush(self) -> None:
-        """See to it that what was enqueued is begun."""
         try:
             self._queue.flush()
         except self._cl.Error as error:
             raise self._failed("the device fails", error) from error
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
-        """Wait until all that was enqueued has run."""
         assert self._waiter is not None  # noqa: S101  not closed
         try:
             done = self._waiter.run(self._queue.finish, limit_seconds)
@@ -369,15 +351,12 @@ class OpenclProcessor(DispatchingProcessor):
         self._launch(self._counter_command("wait_for", (counter_address, value)))
 
     def enqueue_signal(self, counter_address: int, value: int) -> None:
-        """Have the queue store a value in a counter once all that was enqueued before has run."""
         self._launch(self._counter_command("set_counter", (counter_address, value)))
 
     def enqueue_hand_over(self, own_address: int, own_value: int, other_address: int, other_value: int) -> None:
-        """Hand over by one launch; see `Processor`."""
         self._launch(self._counter_command("hand_over", (own_address, own_value), (other_address, other_value)))
 
     def give_up(self) -> None:
-        """End all waits of kernels for counters now; `finish` then raises."""
         if self._control is not None:
             self._control.tensor(0, (1,), "int32")[0] = 1
 
@@ -436,7 +415,6 @@ class OpenclProcessor(DispatchingProcessor):
         return ended
 
     def close(self) -> None:
-        """Free everything, once what still runs has ended."""
         if self._waiter is not None:
             self.give_up()
             with contextlib.suppress(self._cl.Error):  # it was said where it mattered
