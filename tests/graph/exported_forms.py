@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto, helper
-from written_forms import IMAGE, Array, Form, behind, node, one, value
+from written_forms import IMAGE, Form, behind, node, one, value
 
 _LINE = (2, 5, 7)
-_MATRIX = (4, 9)
-_ONES = np.ones(6)
 _BIG = np.iinfo(np.int64).max
 
 
@@ -20,22 +17,9 @@ def _pair(op_type: str, first: tuple[int, ...], second: tuple[int, ...]) -> Form
     return Form(nodes, {"a": first, "b": second}, {"one": value([0.5])})
 
 
-def _constant_first(op_type: str, shape: tuple[int, ...]) -> Form:
-    nodes = (node("Abs", "x", "c", name="before"), node("Add", "c one", "d", name="raised"), node(op_type, "k d"))
-    return Form(nodes, {"x": IMAGE}, {"one": value([0.5]), "k": value(shape)})
-
-
 _UNARY: Mapping[str, Form] = {
     "softsign": one("Softsign"),
     **{f"{op.lower()} of a number": one(op, inputs=()) for op in ("Relu", "Selu", "Ceil")},
-    **{
-        f"power {power}": Form(
-            (node("Abs", "x", "a", name="before"), node("Add", "a one", "b", name="raised"), node("Pow", "b p")),
-            {"x": IMAGE},
-            {"one": value([0.5]), "p": value(float(power))},
-        )
-        for power in (2, 3, 0.5, -1, 1.7, 1)
-    },
     "a square of both signs": one("Pow", "x p", constants={"p": 2.0}),
     "an integer exponent": one("Pow", "x p", constants={"p": [2]}),
 }
@@ -125,17 +109,14 @@ _PAIRS: Mapping[str, Form] = {
     **{f"{op.lower()} of numbers": one(op, "x z", {"x": (), "z": ()}) for op in ("Add", "Sub", "Div")},
     "a number from an image": one("Sub", "x z", {"x": IMAGE, "z": ()}),
     "an image from a number": one("Sub", "z x", {"x": IMAGE, "z": ()}),
-    "a constant for each of a vector": one("Add", "x k", (7,), {"k": (7,)}),
     "a constant to a number": one("Mul", "x k", (), {"k": (5,)}),
     "a product of vectors, and constants": Form(
         (node("MatMul", "x z", "h", "first"), node("Add", "h k")), {"x": (7,), "z": (7,)}, {"k": value((3, 1))}
     ),
     "product of vectors": one("MatMul", "x z", {"x": (7,), "z": (7,)}),
     **{f"{op.lower()}, both broadcast": _pair(op, (1, 6, 1, 10), (1, 1, 8, 1)) for op in ("Sub", "Div", "Min", "Max", "Add")},
-    **{f"{op.lower()} of a number first": _constant_first(op, ()) for op in ("Sub", "Div")},
     "max of three": Form((node("Max", "x k l"),), {"x": IMAGE}, {"k": value((6, 1, 1)), "l": value((10,))}),
     "prelu by channel": one("PRelu", "x s", constants={"s": (6, 1, 1)}),
-    "prelu of every element": one("PRelu", "x s", constants={"s": (6, 8, 10)}),
 }
 
 _COPIES: Mapping[str, Form] = {
@@ -161,20 +142,17 @@ _COPIES: Mapping[str, Form] = {
 _REDUCED: Mapping[str, Form] = {
     "Mean of channels, dropped": one("ReduceMean", axes=[1], keepdims=0),
     "logarithm of a sum of large exponentials": Form(
-        (node("Mul", "x k", "h", name="before"), node("ReduceLogSumExp", "h", axes=[1])), {"x": _MATRIX}, {"k": value([100.0])}
+        (node("Mul", "x k", "h", name="before"), node("ReduceLogSumExp", "h", axes=[1])), {"x": (4, 9)}, {"k": value([100.0])}
     ),
     "lengths of vectors of both signs": one("ReduceL2", axes=[1]),
-    "exponentials of global maxima": Form(
-        (node("GlobalMaxPool", "x", "a", "first"), node("Exp", "a")), {"x": (1, 16, 4, 7)}, {}
-    ),
 }
 
 _NORMS: Mapping[str, Form] = {
     **{
         f"batch of {shape}, normalised": one(
-            "BatchNormalization", "x s b m v", shape, {**dict.fromkeys("sbm", (6,)), "v": _ONES}
+            "BatchNormalization", "x s b m v", shape, {**dict.fromkeys("sbm", (6,)), "v": np.ones(6)}
         )
-        for shape in ((2, 6), (3, 6, 1), (2, 6, 1, 1), (2, 6, 1, 1, 1), (1, 6, 1, 1), (2, 6, 2, 1))
+        for shape in ((2, 6), (2, 6, 1, 1, 1))
     },
     "layers whose shift is stored first": one("LayerNormalization", "x s b", _LINE, {"b": (7,), "s": (7,)}),
     **{
@@ -203,42 +181,6 @@ _TRANSPOSED: Mapping[str, Form] = {
 }  # fmt: skip
 
 
-_VOLUME = (1, 6, 5, 6, 7)
-_VOLUMES: Mapping[str, Form] = {
-    "a block of volumes": Form(
-        (
-            node("Conv", "x w", "h", "a", pads=[1] * 6), node("BatchNormalization", "h s b m v", "n", "b"),
-            node("Relu", "n", "r", "c"), node("Conv", "r u", "k", "d"), node("Add", "k x", "t", "e"), node("Relu", "t"),
-        ),
-        {"x": _VOLUME},
-        {
-            "w": value((6, 6, 3, 3, 3)), "u": value((6, 6, 1, 1, 1)), "s": value((6,)), "b": value((6,)), "m": value((6,)),
-            "v": value(np.arange(6) / 4 + 0.5),
-        },
-    ),
-}  # fmt: skip
-
-
-def _sequence(cell: str, directions: int, reads: str, writes: str = "y yh", **attributes: object) -> Form:
-    """A recurrent layer of 4 steps, 2 examples, 3 features and 5 hidden ones; `h` and `c` are states that are given."""
-    rows = {"RNN": 5, "GRU": 15, "LSTM": 20}[cell]
-    given = {"x": (4, 2, 3), "h": (directions, 2, 5), "c": (directions, 2, 5)}
-    constants = {
-        "w": (directions, rows, 3), "r": (directions, rows, 5), "b": (directions, 2 * rows), "p": (directions, 15),
-        "g": (directions, 2, 5), "d": (directions, 2, 5),
-    }  # fmt: skip
-    names = reads.split()
-    values = {name: value(shape) for name, shape in constants.items() if name in names}
-    values |= {"n": np.array([4, 4], np.int32)} if "n" in names else {}
-    inputs = {name: shape for name, shape in given.items() if name in names}
-    if directions == 2:
-        attributes["direction"] = "bidirectional"
-    written = node(cell, reads, "y", hidden_size=5, **attributes)
-    del written.output[:]
-    written.output.extend("" if name == "-" else name for name in writes.split())
-    return Form((written,), inputs, values, outputs=tuple(name for name in writes.split() if name != "-"))
-
-
 _BEHIND: Mapping[str, Form] = {
     f"{name} by {by} behind a {first.lower()}": behind(
         node(first, "x w" if bias is None else "x w b", "h", "first", pads=[1, 1, 1, 1]),
@@ -247,32 +189,19 @@ _BEHIND: Mapping[str, Form] = {
     )
     for first in ("Conv", "ConvTranspose")
     for bias in (None, 4)
-    for by, shape in (("a number", (1,)), ("channel", (1, 4, 1, 1)), ("channel, of lower rank", (4, 1, 1)), ("row", (8, 1)))
+    for by, shape in (("a number", (1,)), ("channel, of lower rank", (4, 1, 1)), ("row", (8, 1)))
     for name, nodes in (
-        (f"a factor, bias {bias},", (node("Mul", "k h"),)),
-        (f"a summand, bias {bias},", (node("Add", "h k"),)),
         (f"both, bias {bias},", (node("Mul", "h k", "g", "scaled"), node("Add", "g l"))),
         (f"both the other way, bias {bias},", (node("Add", "h k", "g", "moved"), node("Mul", "g l"))),
     )
 }
 
 _SEQUENCES: Mapping[str, Form] = {
-    **{
-        f"{cell} of {reads} to {writes}, {attributes}": _sequence(
-            cell, 2 if "both" in attributes else 1, reads, writes,
-            **{key: given for key, given in attributes.items() if key != "both"},
-        )
-        for cell, reads, writes in (
-            ("LSTM", "x w r b n h c p", "- yh yc"),
-            ("GRU", "x w r b n h", "- yh"),
-            ("RNN", "x w r b n h", "y"),
-        )
-        for attributes in (
-            {}, {"direction": "reverse"}, {"both": True},
-            *([{"linear_before_reset": 1}, {"linear_before_reset": 1, "both": True}] if cell == "GRU" else []),
-            *([{"activations": ["Relu"]}, {"activations": ["Sigmoid"] * 2, "both": True}] if cell == "RNN" else []),
-        )
-    },
+    "LSTM of whole lengths, states and peepholes to its last states": one(
+        "LSTM", "x w r b n h c p", {"x": (4, 2, 3), "h": (2, 2, 5), "c": (2, 2, 5)},
+        {"w": (2, 20, 3), "r": (2, 20, 5), "b": (2, 40), "n": np.array([4, 4], np.int32), "p": (2, 15)}, writes="- yh yc",
+        hidden_size=5, direction="bidirectional",
+    ),
     "GRU behind a GRU": Form(
         (
             node("GRU", "x w r b", "h", "first", hidden_size=5, linear_before_reset=1), node("Squeeze", "h a", "s", "s"),
@@ -284,184 +213,116 @@ _SEQUENCES: Mapping[str, Form] = {
 }  # fmt: skip
 
 _BOOL, _INT, _LONG = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
-_ROW = (10,)
-
-
-def _typed(form: Form, **types: int) -> Form:
-    return replace(form, types=types)
-
-
-def _inside(op_type: str, reads: str, constants: Mapping[str, Array] | None = None, **attributes: object) -> Form:
-    """An operator between convolutions, whose activations have other layouts than it reads and writes."""
-    nodes = (
-        node("Conv", "z w", "x", "before"),
-        node("Greater", "x half", "m", "which"),
-        node(op_type, reads, "o", **attributes),
-        node("Conv", "o w", name="behind"),
-    )
-    return Form(nodes, {"z": IMAGE}, {"w": value((6, 6, 1, 1)), "half": value([0.05]), **(constants or {})})
-
-
-def _compared(op_type: str, kind: int | None, other: tuple[int, ...] = _ROW) -> Form:
-    types = {} if kind is None else {"x": kind, "z": kind}
-    return _typed(one(op_type, "x z", {"x": IMAGE, "z": other}), y=_BOOL, **types)
-
-
-def _of_type(op_type: str, kind: int, **attributes: object) -> Form:
-    return _typed(one(op_type, "x z", {"x": IMAGE, "z": (8, 1)}, **attributes), x=kind, z=kind, y=kind)
-
-
+_UNSIGNED, _SIGNED = TensorProto.UINT8, TensorProto.INT8
 _ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 2.5, -2.5, 0.5, -1e30, 3], np.float32)
-_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
-_COMPILED: Mapping[str, Form] = {
-    "where of constants": _typed(one("Where", "m k l", {"m": IMAGE}, {"k": (8, 10), "l": [-1e9]}), m=_BOOL),
-    "where of five axes": _typed(one("Where", "m x z", {"m": (2, 3, 1, 2, 5), "x": (3, 4, 1, 5), "z": (1,)}), m=_BOOL),
-    "where of integers": _typed(one("Where", "m x k", {"m": IMAGE, "x": IMAGE}, {"k": [7]}), m=_BOOL, x=_LONG, y=_LONG),
-    "where between convolutions": _inside("Where", "m x k", {"k": value((6, 1, 1))}),
-    "where by a constant": Form(
-        (node("Where", "m x z"),), {"x": IMAGE, "z": IMAGE}, {"m": np.arange(80).reshape(8, 10) % 3 > 0}
-    ),
-    **{f"{op} of {kind or 'floats'}": _compared(op, kind) for op in _COMPARISONS for kind in (None, _INT, _LONG)},
-    "Equal of truth": _compared("Equal", _BOOL, IMAGE),
-    **{f"{op} of odd numbers": _typed(one(op, "x k", (3, 10), {"k": _ODD}), y=_BOOL) for op in _COMPARISONS},
-    **{
-        f"cast of {a} to {b}": _typed(one("Cast", to=b), x=a, y=b)
-        for a in (TensorProto.FLOAT, _INT, _LONG, _BOOL)
-        for b in (TensorProto.FLOAT, _INT, _LONG, _BOOL)
-    },
-    "embedding": _typed(one("Gather", "k i", {"i": (2, 5)}, {"k": (3, 4)}), i=_LONG),
-    "embedding, 32 bits": _typed(one("Gather", "k i", {"i": (2, 5)}, {"k": (3, 4)}), i=_INT),
-    "gather of integers": _typed(one("Gather", "x i", {"x": IMAGE, "i": (5,)}, axis=-1), x=_LONG, i=_LONG, y=_LONG),
-    "power by a tensor": Form((node("Abs", "x", "a", "before"), node("Pow", "a z")), {"x": IMAGE, "z": _ROW}, {}),
-    "power of a number by a tensor": one("Pow", "k x", constants={"k": [2.0]}),
-    "power of integers": Form(
-        (node("Abs", "z", "a", "before"), node("Pow", "x a")),
-        {"x": IMAGE, "z": _ROW},
-        {},
-        types=dict.fromkeys("xzy", _LONG),
-    ),
-    **{f"{op} of {kind}": _of_type(op, kind) for op in ("Add", "Sub", "Mul", "Min", "Max") for kind in (_INT, _LONG)},
-    **{
-        f"{name} of {kind}": _typed(one(op, "x k", (3, 7), {"k": np.array([3, -3, 2, 1, -1, 7, -5])}, **more), x=_LONG, y=_LONG)
-        for name, op, more in (("quotient", "Div", {}), ("modulo", "Mod", {}), ("remainder", "Mod", {"fmod": 1}))
-        for kind in (_LONG,)
-    },
-    **{f"{op} of integers": _typed(one(op), x=_LONG, y=_LONG) for op in ("Sign", "Abs", "Neg")},
-    "integers turned": _typed(one("Transpose", perm=[0, 2, 3, 1]), x=_LONG, y=_LONG),
-    "integers in another shape": _typed(one("Reshape", "x s", constants={"s": [8, -1]}), x=_LONG, y=_LONG),
-    **{
-        f"{told} of {kind}": _typed(form, **dict.fromkeys("xzy", kind))
-        for kind in (_INT, _LONG, _BOOL)
-        for told, form in {
-            "concatenation": one("Concat", "x z", {"x": (2, 3, 4), "z": (2, 5, 4)}, axis=1),
-            "tiles": one("Tile", "x r", (2, 3, 4), {"r": [3, 1, 2]}),
-            "edges": one("Pad", "x p", _LINE, {"p": [1, 0, 2, 0, 3, 0]}, opset=18, mode="edge"),
-            "zeros around": one("Pad", "x p", _LINE, {"p": [1, 0, 2, 0, 3, 0]}),
-            "places": one("Gather", "x i", axis=3, constants={"i": [[3, 0], [-1, 3]]}),
-            "upper triangle": one("Trilu", "x k", _LINE, {"k": np.array(1)}),
-            "lower triangle": one("Trilu", "x k", _LINE, {"k": np.array(-2)}, upper=0),
-            "maximum": one("ReduceMax", "x a", constants={"a": [1, 3]}, opset=20, keepdims=0),
-            "minimum": one("ReduceMin", "x a", constants={"a": [0, 2, 3]}, opset=20),
-            "sum": one("ReduceSum", "x a", constants={"a": [1, 3]}),
-            "product": one("ReduceProd", "x a", constants={"a": [1, 2]}, opset=18),
-        }.items()
-        if kind != _BOOL or told not in ("sum", "product")
-    },
-    **{
-        f"parts of {kind}": Form(
+
+
+def _all(kind: int) -> Mapping[str, int]:
+    return dict.fromkeys("xzy", kind)
+
+
+def _moved(kind: int) -> Mapping[str, Form]:
+    """What moves or reduces elements of a type, whatever they are."""
+    own, pads = {"types": _all(kind)}, [1, 0, 2, 0, 3, 0]
+    found = {
+        "concatenation": one("Concat", "x z", {"x": (2, 3, 4), "z": (2, 5, 4)}, axis=1, **own),
+        "tiles": one("Tile", "x r", (2, 3, 4), {"r": [3, 1, 2]}, **own),
+        "edges": one("Pad", "x p", _LINE, {"p": pads}, opset=18, mode="edge", **own),
+        "zeros around": one("Pad", "x p", _LINE, {"p": pads}, **own),
+        "places": one("Gather", "x i", axis=3, constants={"i": [[3, 0], [-1, 3]]}, **own),
+        "upper triangle": one("Trilu", "x k", _LINE, {"k": np.array(1)}, **own),
+        "lower triangle": one("Trilu", "x k", _LINE, {"k": np.array(-2)}, upper=0, **own),
+        "maximum": one("ReduceMax", "x a", constants={"a": [1, 3]}, opset=20, keepdims=0, **own),
+        "minimum": one("ReduceMin", "x a", constants={"a": [0, 2, 3]}, opset=20, **own),
+        "parts": Form(
             (node("Split", "x s", "y z", axis=2), node("Cast", "z", "v", "last", to=TensorProto.FLOAT)),
             {"x": (2, 3, 7)},
             {"s": np.array([2, 5])},
             outputs=("y", "v"),
             types={"x": kind, "y": kind},
-        )
-        for kind in (_INT, _LONG, _BOOL)
-    },
-    "integers padded by a number": _typed(
-        one("Pad", "x p v", _LINE, {"p": [1, 0, 2, 0, 3, 0], "v": np.array(-7)}), x=_LONG, y=_LONG
-    ),
-    "integers and constants joined": _typed(one("Concat", "k x", _MATRIX, {"k": np.arange(9)[None]}, axis=0), x=_LONG, y=_LONG),
-    **{
-        f"power of {a} by {b}": Form(
-            (node("Abs", "x", "a", "before"), node("Abs", "z", "b", "behind"), node("Pow", "a b")),
-            {"x": IMAGE, "z": _ROW},
-            {},
-            types={k: v for k, v in {"x": a, "z": b, "y": a}.items() if v != TensorProto.FLOAT},
-        )
-        for a, b in ((_INT, TensorProto.FLOAT), (_LONG, _INT), (TensorProto.FLOAT, _LONG), (TensorProto.FLOAT, _INT))
-    },
-    **{
-        f"best {count} of {kind}, {more}": _typed(
-            one("TopK", "x k", (3, 9, 4), {"k": [count]}, writes="y z", **more),
-            **({} if kind is None else {"x": kind, "y": kind}),
-            z=_LONG,
-        )
-        for kind in (None, _INT, _LONG)
-        for count, more in ((4, {"axis": 1}), (1, {"axis": -1}), (9, {"axis": 1, "largest": 0}), (3, {"axis": 0}))
-    },
-    "truth expanded": _typed(one("Expand", "x s", (6, 1, 10), {"s": [2, 6, 8, 1]}), x=_BOOL, y=_BOOL),
-    "integers sliced": _typed(
-        one("Slice", "x s e a p", constants={"s": [-1, 1], "e": [-_BIG, 5], "a": [3, 1], "p": [-2, 1]}), x=_INT, y=_INT
-    ),
-    "integers at one place": _typed(one("Gather", "x i", constants={"i": np.array(-1)}, axis=2), x=_LONG, y=_LONG),
-    "integers at places far apart": _typed(one("Gather", "x i", constants={"i": [5, 3, 1]}, axis=1), x=_INT, y=_INT),
-    "token ids and a mask": Form(
-        (
-            node("Gather", "table ids", "e", "embedded"),
-            node("Unsqueeze", "mask axes", "m", "raised"),
-            node("Cast", "m", "c", "truth", to=_BOOL),
-            node("Where", "c e low"),
         ),
-        {"ids": (1, 7), "mask": (1, 7)},
-        {"table": value((3, 16)), "axes": np.array([2]), "low": value([-1e4])},
-        types={"ids": _LONG, "mask": _LONG},
-    ),
-}
+    }
+    if kind != _BOOL:
+        found["sum"] = one("ReduceSum", "x a", constants={"a": [1, 3]}, **own)
+        found["product"] = one("ReduceProd", "x a", constants={"a": [1, 2]}, opset=18, **own)
+    return found
 
-_OF_BYTES = ((TensorProto.UINT8, "bytes"), (TensorProto.INT8, "signed bytes"))
+
+_COMPILED: Mapping[str, Form] = {
+    "where of constants": one("Where", "m k l", {"m": IMAGE}, {"k": (8, 10), "l": [-1e9]}, types={"m": _BOOL}),
+    "where of five axes": one("Where", "m x z", {"m": (2, 3, 1, 2, 5), "x": (3, 4, 1, 5), "z": (1,)}, types={"m": _BOOL}),
+    "where between convolutions": Form(  # whose activations have other layouts than it reads and writes
+        (
+            node("Conv", "z w", "x", "before"), node("Greater", "x half", "m", "which"), node("Where", "m x k", "o"),
+            node("Conv", "o w", name="behind"),
+        ),
+        {"z": IMAGE}, {"w": value((6, 6, 1, 1)), "half": value([0.05]), "k": value((6, 1, 1))},
+    ),
+    "where by a constant": one("Where", "m x z", {"x": IMAGE, "z": IMAGE}, {"m": np.arange(80).reshape(8, 10) % 3 > 0}),
+    "Equal of truth": one("Equal", "x z", {"x": IMAGE, "z": IMAGE}, types=_all(_BOOL)),
+    **{
+        f"{op} of odd numbers": one(op, "x k", (3, 10), {"k": _ODD}, types={"y": _BOOL})
+        for op in ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+    },
+    **{
+        f"cast of {a} to {b}": one("Cast", to=b, types={"x": a, "y": b})
+        for a in (TensorProto.FLOAT, _INT, _LONG, _BOOL)
+        for b in (TensorProto.FLOAT, _INT, _LONG, _BOOL, *((_UNSIGNED, _SIGNED) if a != TensorProto.FLOAT else ()))
+    },
+    "embedding": one("Gather", "k i", {"i": (2, 5)}, {"k": (3, 4)}, types={"i": _LONG}),
+    "embedding, 32 bits": one("Gather", "k i", {"i": (2, 5)}, {"k": (3, 4)}, types={"i": _INT}),
+    "gather of integers": one("Gather", "x i", {"x": IMAGE, "i": (5,)}, axis=-1, types={**_all(_LONG), "i": _LONG}),
+    "power by a tensor": Form((node("Abs", "x", "a", "before"), node("Pow", "a z")), {"x": IMAGE, "z": (10,)}, {}),
+    "power of a number by a tensor": one("Pow", "k x", constants={"k": [2.0]}),
+    **{
+        f"{op} of {kind}": one(op, "x z", {"x": IMAGE, "z": (8, 1)}, types=_all(kind))
+        for op in ("Add", "Sub", "Mul", "Min", "Max")
+        for kind in (_INT, _LONG)
+    },
+    "quotient of integers": one("Div", "x k", (3, 7), {"k": [3, -3, 2, 1, -1, 7, -5]}, types=_all(_LONG)),
+    **{f"{op} of integers": one(op, types=_all(_LONG)) for op in ("Sign", "Abs", "Neg")},
+    "integers turned": one("Transpose", perm=[0, 2, 3, 1], types=_all(_LONG)),
+    "integers in another shape": one("Reshape", "x s", constants={"s": [8, -1]}, types=_all(_LONG)),
+    **{f"{told} of {kind}": form for kind in (_INT, _LONG, _BOOL) for told, form in _moved(kind).items()},
+    "integers padded by a number": one(
+        "Pad", "x p v", _LINE, {"p": [1, 0, 2, 0, 3, 0], "v": np.array(-7)}, types=_all(_LONG)
+    ),
+    "integers and constants joined": one("Concat", "k x", (4, 9), {"k": np.arange(9)[None]}, axis=0, types=_all(_LONG)),
+    **{
+        f"best {count} of {kind}, {more}": one("TopK", "x k", (3, 9, 4), {"k": [count]}, writes="y z", types=types, **more)
+        for kind, types in (("floats", {"z": _LONG}), ("integers", {"x": _INT, "y": _INT, "z": _LONG}))
+        for count, more in ((4, {"axis": 1}), (1, {"axis": -1}), (9, {"axis": 1, "largest": 0}))
+    },
+    "truth expanded": one("Expand", "x s", (6, 1, 10), {"s": [2, 6, 8, 1]}, types=_all(_BOOL)),
+    "integers sliced": one(
+        "Slice", "x s e a p", constants={"s": [-1, 1], "e": [-_BIG, 5], "a": [3, 1], "p": [-2, 1]}, types=_all(_INT)
+    ),
+    "integers at one place": one("Gather", "x i", constants={"i": np.array(-1)}, axis=2, types=_all(_LONG)),
+    "integers at places far apart": one("Gather", "x i", constants={"i": [5, 3, 1]}, axis=1, types=_all(_INT)),
+}  # fmt: skip
+
 _BYTES: Mapping[str, Form] = {
     **{
-        f"an image of {name}": Form(
+        f"{dtype} moved": Form(
             (
-                node("Transpose", "x", "t", "turned", perm=[0, 3, 1, 2]), node("Cast", "t", "f", "cast", to=TensorProto.FLOAT),
-                node("Mul", "f k", "s", "scaled"), node("Conv", "s w"),
+                node("Concat", "x k", "c", "joined", axis=1), node("Slice", "c b e a t", "s", "sliced"),
+                node("Gather", "s p", "g", "picked", axis=1), node("Pad", "g n v", "q", "padded"),
+                node("Tile", "q r", "l", "tiled"), node("Reshape", "l h", "o", "shaped"), node("ReduceMax", "o"),
             ),
-            {"x": (1, 8, 9, 3)}, {"k": value(1 / 255), "w": value((4, 3, 3, 3))}, types={"x": kind},
+            {"x": (2, 3, 4)},
+            {
+                "k": np.arange(8).reshape(2, 1, 4).astype(dtype), "b": value([0]), "e": value([4]), "a": value([2]),
+                "t": value([2]), "p": value([3, 0, 1]), "n": value([0, 1, 0, 0, 0, 1]), "v": np.array(5, dtype),
+                "r": value([1, 2, 1]), "h": value([2, -1]),
+            },
+            types=_all(kind),
         )
-        for kind, name in _OF_BYTES
+        for kind, dtype in ((_UNSIGNED, "uint8"), (_SIGNED, "int8"))
     },
-    **{
-        f"{name} made of {other}": _typed(one("Cast", to=kind), x=other, y=kind)
-        for kind, name in _OF_BYTES
-        for other in (_INT, _LONG, _BOOL)
-    },
-    **{
-        f"{name} moved": _typed(
-            Form(
-                (
-                    node("Concat", "x k", "c", "joined", axis=1), node("Slice", "c b e a t", "s", "sliced"),
-                    node("Gather", "s p", "g", "picked", axis=1), node("Pad", "g n v", "q", "padded"),
-                    node("Tile", "q r", "l", "tiled"), node("Reshape", "l h", "o", "shaped"), node("ReduceMax", "o"),
-                ),
-                {"x": (2, 3, 4)},
-                {
-                    "k": np.arange(8).reshape(2, 1, 4).astype(dtype), "b": value([0]), "e": value([4]), "a": value([2]),
-                    "t": value([2]), "p": value([3, 0, 1]), "n": value([0, 1, 0, 0, 0, 1]), "v": np.array(5, dtype),
-                    "r": value([1, 2, 1]), "h": value([2, -1]),
-                },
-            ),
-            x=kind, y=kind,
-        )
-        for (kind, name), dtype in zip(_OF_BYTES, (np.uint8, np.int8), strict=True)
-    },
-    "bytes as truth": _typed(one("Cast", to=_BOOL), x=TensorProto.UINT8, y=_BOOL),
-    "bytes that are equal": _typed(
-        Form((node("Equal", "x z"),), {"x": (3, 4), "z": (4,)}, {}), x=TensorProto.INT8, z=TensorProto.INT8, y=_BOOL
-    ),
+    "bytes as truth": one("Cast", to=_BOOL, types={"x": _UNSIGNED, "y": _BOOL}),
+    "bytes that are equal": one("Equal", "x z", {"x": (3, 4), "z": (4,)}, types={**_all(_SIGNED), "y": _BOOL}),
     # their places in the file are the other way around than among the operands
-    "a choice of two constants": _typed(
-        Form((node("Where", "c b a"),), {"c": _LINE}, {"a": value(-2.0), "b": value(3.0)}), c=_BOOL
-    ),
+    "a choice of two constants": one("Where", "c b a", {"c": _LINE}, {"a": -2.0, "b": 3.0}, types={"c": _BOOL}),
 }  # fmt: skip
 _ROOTS: Mapping[str, Form] = {
     "root of squares of the image": one("GlobalLpPool"),
@@ -471,6 +332,6 @@ _ROOTS: Mapping[str, Form] = {
 #: Layers written as arithmetic: read as one operator, or not, where they are nearly one.
 DECOMPOSED: Mapping[str, Form] = {**_GELUS, **_LAYERS}
 EXPORTED: Mapping[str, Form] = {
-    **_BEHIND, **_COMPILED, **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_VOLUMES,
-    **_SEQUENCES, **_ROOTS, **_BYTES,
+    **_BEHIND, **_COMPILED, **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_SEQUENCES,
+    **_ROOTS, **_BYTES,
 }  # fmt: skip

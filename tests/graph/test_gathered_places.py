@@ -1,8 +1,8 @@
-"""Elements and slices that indices name, for seeded shapes, axes and batches: as numpy's own loops pick and write them."""
+"""Elements and slices that indices name, for seeded shapes, axes and batches; limits of what inputs may name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from model_file_runs import made, node, own_outputs, values, write
+from model_file_runs import made, node, onnxruntime_outputs, own_outputs, values, write
 from onnx import TensorProto
 from tiny_profiled import QUICK, cores, own_state  # noqa: F401  a fixture
 
@@ -26,126 +26,70 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 
 Array = npt.NDArray[Any]
-_CASES = range(12)
-_REDUCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "none": lambda _, given: given, "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
-}  # fmt: skip
 _KINDS = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL}
 
 
-def _saved(path: Path, picked: onnx.NodeProto, data: Array, indices: Array, updates: Array | None = None) -> Path:
-    inputs = {"x": data, "i": indices} | ({} if updates is None else {"u": updates})
-    model = made([picked], {name: (_KINDS[str(given.dtype)], given.shape) for name, given in inputs.items()}, opset=18)
-    model.graph.output[0].type.tensor_type.elem_type = _KINDS[str(data.dtype)]
+def _saved(path: Path, picked: onnx.NodeProto, given: Mapping[str, Array], opset: int = 18) -> Path:
+    model = made([picked], {name: (_KINDS[str(value.dtype)], value.shape) for name, value in given.items()}, opset=opset)
+    model.graph.output[0].type.tensor_type.elem_type = _KINDS[str(given["x"].dtype)]
     return write(model, path)
 
 
-def _run(dnnl: Dnnl, path: Path, data: Array, indices: Array, updates: Array | None = None) -> Array:
-    return own_outputs(dnnl, path, {"x": data, "i": indices} | ({} if updates is None else {"u": updates}))["y"]
+def _case(op_type: str, rng: np.random.Generator) -> tuple[onnx.NodeProto, dict[str, Array]]:
+    """A node of any shapes, axes and batches, and what it is given."""
+    shape = tuple(int(size) for size in rng.integers(1, 6, rng.integers(1, 5)))
+    data, attributes = (rng.standard_normal(shape) * 9).astype(rng.choice(list(_KINDS))), dict[str, Any]()
+    if op_type.endswith("Elements"):
+        axis = attributes["axis"] = int(rng.integers(-len(shape), len(shape)))
+        loop = [int(rng.integers(1, size + 1)) for size in shape]
+        loop[axis] = int(rng.integers(1, 9))
+        indices, rest = rng.integers(-shape[axis], shape[axis], loop).astype(rng.choice(["int32", "int64"])), ()
+    else:
+        batch = int(rng.integers(0, len(shape))) if op_type == "GatherND" else 0
+        attributes |= {"batch_dims": batch} if batch else {}
+        depth = int(rng.integers(1, len(shape) - batch + 1))
+        loop = [*shape[:batch], *rng.integers(1, 5, rng.integers(not batch, 3))]
+        indices = np.stack([rng.integers(-size, size, loop) for size in shape[batch : batch + depth]], axis=-1)
+        rest = shape[batch + depth :]
+    given = {"x": data, "i": indices}
+    if op_type.startswith("Scatter"):
+        given["u"] = (rng.standard_normal((*loop, *rest)) * 9).astype(data.dtype)
+        words = ["none"] if data.dtype == bool else ["none", "add", "mul", "max", "min"]
+        attributes["reduction"] = str(rng.choice(words))
+    return node(op_type, " ".join(given), **attributes), given
 
 
-def _drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    dtype = rng.choice(list(_KINDS))
-    return (rng.standard_normal(shape) * 9).astype(dtype)
-
-
-def _along_an_axis(rng: np.random.Generator) -> tuple[int, Array, Array]:
-    """An axis, data, and for each of some places of all other axes an index along it."""
-    shape = tuple(rng.integers(1, 6, rng.integers(1, 5)))
-    axis = int(rng.integers(-len(shape), len(shape)))
-    places = [int(rng.integers(1, size + 1)) for size in shape]
-    places[axis] = int(rng.integers(1, 9))
-    data, size = _drawn(rng, shape), shape[axis]
-    indices = rng.integers(-size, size, places).astype(rng.choice(["int32", "int64"]))
-    return axis, data, indices
-
-
-@pytest.mark.parametrize("seed", _CASES)
-def test_an_element_for_each_index(dnnl: Dnnl, tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    axis, data, indices = _along_an_axis(rng)
-    path = _saved(tmp_path / "m.onnx", node("GatherElements", "x i", axis=axis), data, indices)
-    kept = tuple(slice(None) if k == axis % data.ndim else slice(count) for k, count in enumerate(indices.shape))
-    np.testing.assert_array_equal(_run(dnnl, path, data, indices), np.take_along_axis(data[kept], indices, axis))
-
-
-@pytest.mark.parametrize("seed", _CASES)
-def test_a_slice_for_each_row_of_indices(dnnl: Dnnl, tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(100 + seed)
-    shape = tuple(rng.integers(1, 6, rng.integers(1, 5)))
-    batch = int(rng.integers(0, len(shape)))
-    depth = int(rng.integers(1, len(shape) - batch + 1))
-    loop = (*shape[:batch], *rng.integers(1, 5, rng.integers(0, 3)))
-    data, sizes = _drawn(rng, shape), shape[batch : batch + depth]
-    indices = np.stack([rng.integers(-size, size, loop) for size in sizes], axis=-1)
-    path = _saved(tmp_path / "m.onnx", node("GatherND", "x i", batch_dims=batch), data, indices)
-    wanted = np.empty((*loop, *shape[batch + depth :]), data.dtype)
-    for place in np.ndindex(*loop):
-        wanted[place] = data[(*place[:batch], *indices[place])]
-    np.testing.assert_array_equal(_run(dnnl, path, data, indices), wanted)
-
-
-def _reduction(rng: np.random.Generator, data: Array) -> str:
-    return "none" if data.dtype == bool else str(rng.choice(list(_REDUCTIONS)))
-
-
-@pytest.mark.parametrize("seed", _CASES)
-def test_an_element_written_for_each_index(dnnl: Dnnl, tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(200 + seed)
-    axis, data, indices = _along_an_axis(rng)
-    updates = (rng.standard_normal(indices.shape) * 9).astype(data.dtype)
-    word, wanted = _reduction(rng, data), data.copy()
-    path = _saved(tmp_path / "m.onnx", node("ScatterElements", "x i u", axis=axis, reduction=word), data, indices, updates)
-    for place in np.ndindex(*indices.shape):
-        to = list(place)
-        to[axis] = indices[place]
-        wanted[tuple(to)] = _REDUCTIONS[word](wanted[tuple(to)], updates[place])
-    np.testing.assert_allclose(_run(dnnl, path, data, indices, updates), wanted, rtol=1e-6)
-
-
-@pytest.mark.parametrize("seed", _CASES)
-def test_a_slice_written_for_each_row_of_indices(dnnl: Dnnl, tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(300 + seed)
-    shape = tuple(rng.integers(1, 6, rng.integers(1, 5)))
-    depth = int(rng.integers(1, len(shape) + 1))
-    loop = tuple(rng.integers(1, 5, rng.integers(1, 3)))
-    data = _drawn(rng, shape)
-    indices = np.stack([rng.integers(-size, size, loop) for size in shape[:depth]], axis=-1)
-    updates = (rng.standard_normal((*loop, *shape[depth:])) * 9).astype(data.dtype)
-    word, wanted = _reduction(rng, data), data.copy()
-    path = _saved(tmp_path / "m.onnx", node("ScatterND", "x i u", reduction=word), data, indices, updates)
-    for place in np.ndindex(*loop):
-        to = tuple(indices[place])
-        wanted[to] = _REDUCTIONS[word](wanted[to], updates[place])
-    np.testing.assert_allclose(_run(dnnl, path, data, indices, updates), wanted, rtol=1e-6)
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("op_type", ["GatherElements", "GatherND", "ScatterElements", "ScatterND"])
+def test_places_are_read_and_written_as_by_onnx_runtime(dnnl: Dnnl, tmp_path: Path, op_type: str, seed: int) -> None:
+    picked, given = _case(op_type, np.random.default_rng([seed, len(op_type)]))
+    path = _saved(tmp_path / "m.onnx", picked, given)
+    np.testing.assert_allclose(own_outputs(dnnl, path, given)["y"], onnxruntime_outputs(path, given)[0], rtol=1e-6)
 
 
 def test_a_scatter_of_an_old_opset_is_one_of_elements(dnnl: Dnnl, tmp_path: Path) -> None:
-    data, indices = np.zeros((3, 3), np.float32), np.array([[1, 0, 2]])
-    path = _saved(tmp_path / "m.onnx", node("Scatter", "x i u"), data, indices, np.float32([[1, 2, 3]]))
-    model = onnx.load(path)
-    model.opset_import[0].version = 9
-    onnx.save(model, path)
-    found = _run(dnnl, path, data, indices, np.float32([[1, 2, 3]]))
-    np.testing.assert_array_equal(found, [[0, 2, 0], [1, 0, 0], [0, 0, 3]])
+    given = {"x": np.zeros((3, 3), np.float32), "i": np.array([[1, 0, 2]]), "u": np.float32([[1, 2, 3]])}
+    path = _saved(tmp_path / "m.onnx", node("Scatter", "x i u"), given, opset=9)
+    np.testing.assert_array_equal(own_outputs(dnnl, path, given)["y"], [[0, 2, 0], [1, 0, 0], [0, 0, 3]])
 
 
 @pytest.mark.parametrize(
     ("picked", "indices", "updates"),
     [
-        (node("ScatterElements", "x i u", axis=1), np.array([[0, 5]]), np.zeros((1, 2), np.float32)),
-        (node("ScatterND", "x i u"), np.array([[0, -6], [2, 0]]), np.zeros(2, np.float32)),
-        (node("GatherElements", "x i", axis=1), np.array([[0, 5]]), None),
-        (node("GatherND", "x i"), np.array([[0, -6], [2, 0]]), None),
+        (node("ScatterElements", "x i u", axis=1), [[0, 5]], (1, 2)),
+        (node("ScatterND", "x i u"), [[0, -6], [2, 0]], (2,)),
+        (node("GatherElements", "x i", axis=1), [[0, 5]], None),
+        (node("GatherND", "x i"), [[0, -6], [2, 0]], None),
     ],
 )
 def test_an_index_outside_its_axis_is_an_error(
-    dnnl: Dnnl, tmp_path: Path, picked: onnx.NodeProto, indices: Array, updates: Array | None
+    dnnl: Dnnl, tmp_path: Path, picked: onnx.NodeProto, indices: list[list[int]], updates: tuple[int, ...] | None
 ) -> None:
-    data = np.zeros((2, 5), np.float32)
-    path = _saved(tmp_path / "m.onnx", picked, data, indices, updates)
+    given = {"x": np.zeros((2, 5), np.float32), "i": np.array(indices)}
+    given |= {} if updates is None else {"u": np.zeros(updates, np.float32)}
+    path = _saved(tmp_path / "m.onnx", picked, given)
     with pytest.raises(EdgeplanError, match="an index lies outside the axis"):
-        _run(dnnl, path, data, indices, updates)
+        own_outputs(dnnl, path, given)
 
 
 @pytest.mark.parametrize(
@@ -159,22 +103,17 @@ def test_an_index_outside_its_axis_is_an_error(
         (node("GatherElements", "x i", axis=2), (2, 5), None, "axis"),
         (node("GatherND", "x i", batch_dims=1), (3, 1), None, "by indices"),
         (node("GatherND", "x i"), (2, 3), None, "GatherND"),
+        (node("GatherElements", "x i", axis=1), (0, 2), None, "no static shape"),
+        (node("GatherND", "x i"), (0, 2), None, "no static shape"),
     ],
 )
 def test_indices_and_updates_that_do_not_fit_are_refused(
     tmp_path: Path, picked: onnx.NodeProto, indices: tuple[int, ...], updates: tuple[int, ...] | None, told: str
 ) -> None:
-    written = None if updates is None else np.zeros(updates, np.float32)
-    path = _saved(tmp_path / "m.onnx", picked, np.zeros((2, 5), np.float32), np.zeros(indices, np.int64), written)
-    with pytest.raises(ModelError, match=told):
-        load_onnx(path)
-
-
-@pytest.mark.parametrize("picked", [node("GatherElements", "x i", axis=1), node("GatherND", "x i")])
-def test_no_indices_at_all_are_refused(tmp_path: Path, picked: onnx.NodeProto) -> None:
-    path = _saved(tmp_path / "m.onnx", picked, np.zeros((2, 5), np.float32), np.zeros((0, 2), np.int64))
-    with pytest.raises(ModelError, match="no static shape") as caught:
-        load_onnx(path)
+    given = {"x": np.zeros((2, 5), np.float32), "i": np.zeros(indices, np.int64)}
+    given |= {} if updates is None else {"u": np.zeros(updates, np.float32)}
+    with pytest.raises(ModelError, match=told) as caught:
+        load_onnx(_saved(tmp_path / "m.onnx", picked, given))
     assert caught.value.next_step
 
 
@@ -214,14 +153,8 @@ def _forms() -> Iterator[tuple[str, list[onnx.NodeProto], Inputs, Mapping[str, n
     elements = {"x": (INT64, (2, 3)), "w": (FLOAT, (2, 7))}
     yield "elements", [node("GatherElements", "w x", axis=1)], elements, {}, FLOAT, {"x": 7}
     yield "slices", [node("GatherND", "w x")], {"x": (INT64, (4, 2))}, {"w": values(30, 8, 2)}, FLOAT, {"x": 8}
-    yield (
-        "slices in batches",
-        [node("GatherND", "w x", batch_dims=1)],
-        {"x": (INT64, (4, 1))},
-        {"w": values(4, 9)},
-        FLOAT,
-        {"x": 9},
-    )
+    of_batches = {"x": (INT64, (4, 1))}
+    yield "slices in batches", [node("GatherND", "w x", batch_dims=1)], of_batches, {"w": values(4, 9)}, FLOAT, {"x": 9}
     places = {"p": np.zeros((2, 1), np.int64), "w": values(30, 8)}
     put = [node("ScatterElements", "x p z", "i", axis=1), node("Gather", "w i")]
     yield "written over", put, ids | {"z": (INT64, (2, 1))}, places, FLOAT, {"x": 30, "z": 30}
@@ -257,20 +190,11 @@ def _late() -> list[onnx.NodeProto]:
     """Indices that are there long before they are read, or are computed; what has candidates of its own follows the gathering,
     and what lies behind takes the room of the indices."""
     return [
-        node("Cast", "x", "i", to=INT64),
-        node("MatMul", "z k", "a"),
-        node("Softmax", "a", "b"),
-        node("MatMul", "b k", "c"),
-        node("Gather", "w i", "h"),
-        node("MatMul", "h k", "d"),
-        node("Add", "c d", "e"),
-        node("ArgMax", "e", "j", axis=-1, keepdims=0),
-        node("Softmax", "e", "f"),
-        node("MatMul", "f k", "g"),
-        node("Gather", "w j", "l"),
-        node("MatMul", "l k", "m"),
-        node("Add", "m g"),
-    ]
+        node("Cast", "x", "i", to=INT64), node("MatMul", "z k", "a"), node("Softmax", "a", "b"), node("MatMul", "b k", "c"),
+        node("Gather", "w i", "h"), node("MatMul", "h k", "d"), node("Add", "c d", "e"),
+        node("ArgMax", "e", "j", axis=-1, keepdims=0), node("Softmax", "e", "f"), node("MatMul", "f k", "g"),
+        node("Gather", "w j", "l"), node("MatMul", "l k", "m"), node("Add", "m g"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("model", ["1-int64", *(pytest.param(more, marks=pytest.mark.long) for more in ("300-int32", "late"))])

@@ -65,12 +65,6 @@ def test_a_quantised_network_runs_as_in_onnx_runtime(dnnl: Dnnl, tmp_path: Path,
         assert np.abs(own_outputs(dnnl, path, {"x": image}, home)["y"] - wanted).max() <= _step(given) * 1.001
 
 
-@pytest.mark.parametrize("form", ["qdq", "operators", "dynamic"])
-def test_a_prepared_model_is_held_against_the_original(tmp_path: Path, form: str) -> None:
-    given, made = _made(tmp_path, form)
-    assert largest_difference(given, made, Preparation()) <= QUANTISED_TOLERANCE
-
-
 def test_what_is_quantised_of_constants_is_computed_once(tmp_path: Path) -> None:
     _, path = _made(tmp_path, "operators")
     graph = load_onnx(path)
@@ -90,10 +84,11 @@ def _told(path: Path) -> Mapping[str, set[str]]:
 
 
 @pytest.mark.parametrize("form", ["qdq", "operators", "dynamic"])
-def test_a_quantised_network_is_told(tmp_path: Path, form: str) -> None:
-    given = quantised(tmp_path, form)
+def test_a_quantised_network_is_told_and_held_against_the_original(tmp_path: Path, form: str) -> None:
+    given, made = _made(tmp_path, form)
     assert needs_preparation(onnx.load(given))
     assert _told(given)["weights"] == {"float32"}
+    assert largest_difference(given, made, Preparation()) <= QUANTISED_TOLERANCE
 
 
 # Single operators
@@ -128,7 +123,6 @@ def _operators() -> dict[str, tuple[onnx.NodeProto, dict[str, Array], dict[str, 
         "product of whole numbers by column": (
             node("MatMulInteger", "x w xz wz"), {"x": matrix}, {"w": weight, "xz": zero, "wz": np.array([3, -1, 0], np.int8)},
         ),
-        "product without zero points": (node("MatMulInteger", "x z"), {"x": matrix, "z": _bytes(rng, (6, 3))}, {}),
         "sum": (node("QLinearAdd", "x xs xz z zs zz ys yz", **own), {"x": image, "z": _bytes(rng, (4, 1, 5))}, of),
         "factor": (node("QLinearMul", "x xs xz z zs zz ys yz", **own), {"x": image, "z": _bytes(rng, (2, 4, 6, 5))}, of),
         "joined": (
@@ -160,9 +154,6 @@ def _operators() -> dict[str, tuple[onnx.NodeProto, dict[str, Array], dict[str, 
         "product to floats": (
             node("MatMulIntegerToFloat", "x w xs ws xz wz", **own), {"x": matrix},
             {"xs": _scale(0.02), "xz": zero, "w": weight, "ws": _scale(0.1, 0.2, 0.3), "wz": np.zeros(3, np.int8)},
-        ),
-        "of whole numbers": (
-            node("DequantizeLinear", "x s"), {"x": rng.integers(-(2**20), 2**20, (3, 4)).astype(np.int32)}, {"s": _scale(0.3)},
         ),
         "signed by rows, no zero points": (
             node("DequantizeLinear", "x s", axis=-2), {"x": _bytes(rng, (3, 4), np.int8)}, {"s": _scale(0.3, 0.1, 2)},
@@ -201,8 +192,8 @@ def test_single_operators_are_within_a_step(dnnl: Dnnl, tmp_path: Path, name: st
         if expected.dtype == np.float32:
             np.testing.assert_allclose(found[output], expected, rtol=1e-5, atol=1e-6)
         else:
-            step = 1 if name not in ("maxima of bytes", "half-way cases", "product of whole numbers") else 0
-            assert np.abs(found[output].astype(int) - expected.astype(int)).max() <= step
+            step = np.abs(found[output].astype(int) - expected.astype(int)).max()
+            assert step <= (name not in ("maxima of signed bytes", "half-way cases", "product of whole numbers by column"))
 
 
 _BAD: dict[str, tuple[dict[str, Array], str]] = {
@@ -296,18 +287,6 @@ def test_pairs_that_disagree_mean_what_they_say(dnnl: Dnnl, tmp_path: Path) -> N
     (wanted,) = onnxruntime_outputs(path, {"x": x})
     ready = prepare_file(path, Preparation(), tmp_path / "ready.onnx")
     assert np.abs(own_outputs(dnnl, ready, {"x": x})["y"] - wanted).max() <= 0.1001
-
-
-def test_weights_of_bad_scales_are_refused(tmp_path: Path) -> None:
-    for scale, told in ((_scale(0.0), "by the scale 0"), (_scale(0.1, 0.2), "along axis 0")):
-        nodes = [node("DequantizeLinear", "w s", "f", axis=0), node("MatMul", "x f")]
-        model = _model(nodes[0], {}, {"w": np.ones((6, 3), np.int8), "s": scale})
-        model.graph.node.append(nodes[1])
-        model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 6)))
-        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
-        onnx.save(model, tmp_path / "m.onnx")
-        with pytest.raises(ModelError, match=told):
-            load_prepared(tmp_path / "m.onnx", Preparation())
 
 
 @pytest.mark.parametrize(

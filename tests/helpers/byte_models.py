@@ -110,20 +110,10 @@ def in_bytes(lowered: Lowered) -> bool:
 
 
 class Layer(NamedTuple):
-    """A layer's form.
+    """A layer's form: Conv, Gemm or MatMul of a shape to so many channels.
 
-    Attributes:
-        kind: Conv, Gemm or MatMul.
-        shape: of what it reads.
-        channels: that it writes.
-        window, groups, stride, dilation, pads: of a convolution.
-        source, written: types of the bytes read and written; "" for numbers.
-        zero: whether bytes have zero points.
-        by_channel: whether each channel has a scale.
-        weights: type of the weights' bytes.
-        bias: whether there is one.
-        behind: operator behind it, "" for none.
-        transposed: whether a Gemm's weights are (out, in).
+    Bytes are read and written as the types `source` and `written` ("": numbers), with zero points or without, weights by a
+    scale for each channel or one. `behind` is an operator behind it, or ""; `transposed`: a Gemm's weights are (out, in).
     """
 
     kind: str = "Conv"
@@ -153,7 +143,7 @@ def layers(draw: st.DrawFn) -> Layer:
 
     kind = one("Conv", "Gemm", "MatMul")
     groups = one(1, 2, 8) if kind == "Conv" else 1
-    inner = groups * one(1, 2, 3, 4) if groups > 1 else one(1, 3, 8, 16, 17, 33)
+    inner = groups * one(1, 2, 3, 4) if groups > 1 else one(1, 3, 8, 16, 17, 33, 128)
     shape = (one(1, 2), inner, one(4, 7, 9), one(3, 8)) if kind == "Conv" else (one(1, 3, 5), inner)
     return Layer(
         kind,
@@ -185,13 +175,7 @@ class Made(NamedTuple):
 
 
 def made(layer: Layer, seed: int = 0, *, extreme: bool = False) -> Made:
-    """A model of one layer, which reads bytes.
-
-    Args:
-        layer: its form.
-        seed: of weights, scales and inputs.
-        extreme: whether all bytes are the largest ones.
-    """
+    """A model of one layer, which reads bytes, all of them the largest ones where that is asked for."""
     drawing, rng = Drawing(np.random.default_rng(seed)), np.random.default_rng(seed)
     source, low = np.iinfo(layer.source), -127 if layer.weights == "int8" else 1
     size, axis = (layer.shape[-1], layer.channels), 1

@@ -28,9 +28,7 @@ _OPERATORS = 7  # of a model
 class Drawing:
     """A model being drawn.
 
-    Args:
-        rng: what decides everything.
-        counts: how often each operator, and each value of its attributes, was drawn so far.
+    `rng` decides everything; `counts` says how often each operator, and each value of its attributes, was drawn so far.
     """
 
     def __init__(self, rng: np.random.Generator, counts: Counter[str]) -> None:
@@ -129,22 +127,10 @@ def _unary(**options: Sequence[Any]) -> Callable[[Drawing], None]:
     return draw
 
 
-def _of_positive(d: Drawing) -> None:
-    d.node(d.op, [d.positive(d.value())])
-
-
-def _exp(d: Drawing) -> None:
-    d.node("Exp", [d.node("Clip", [d.value(), d.constant(-3.0), d.constant(3.0)])])
-
-
 def _clip(d: Drawing) -> None:
     low, high = d.pick("bounds", (-0.3, 0.4), (-0.3, None), (None, 0.4), (0.0, 6.0), (0.2, -0.2))
     given = ["" if bound is None else d.constant(bound) for bound in (low, high)]
     d.node("Clip", [d.value(), *(given if given[1] else given[:1])])
-
-
-def _pow(d: Drawing) -> None:
-    d.node("Pow", [d.positive(d.value()), d.constant(d.pick("exponent", 2.0, 3.0, 0.5, -1.0, 1.7, 1.0))])
 
 
 def _pair(d: Drawing) -> None:
@@ -193,7 +179,7 @@ def _conv(d: Drawing) -> None:
     channels = d.shapes[x][1]
     d.pick("axes", len(d.shapes[x]) - 2)
     window = _window(d, d.shapes[x][2:])
-    groups = {"one": 1, "two": 2 if channels % 2 == 0 else 1, "each": channels}[d.pick("groups", "one", "two", "each")]
+    groups = _groups(d, channels)
     out = groups * int(d.one(1, 2, 4, 8 if groups == 1 else 1))
     bias = [d.constant((out,))] if d.pick("bias", 0, 1) else []
     d.node("Conv", [x, d.constant((out, channels // groups, *window["kernel_shape"])), *bias], group=groups, **window)
@@ -235,14 +221,6 @@ def _pool(d: Drawing) -> None:
     d.node(d.op, [x], **window)
 
 
-def _whole(d: Drawing) -> None:
-    d.node(d.op, [d.value(3, 4, 5)])
-
-
-def _lrn(d: Drawing) -> None:
-    d.node("LRN", [d.value(4)], size=d.pick("size", 1, 3, 5), alpha=d.pick("alpha", 1e-4, 0.5), beta=d.pick("beta", 0.75, 0.5))
-
-
 def _batch_norm(d: Drawing) -> None:
     x = d.value(2, 3, 4, 5)
     weights = [d.constant(d.shapes[x][1:2]) for _ in range(4)]
@@ -250,14 +228,16 @@ def _batch_norm(d: Drawing) -> None:
     d.node("BatchNormalization", [x, *weights], epsilon=d.pick("epsilon", 1e-5, 1e-2))
 
 
+def _groups(d: Drawing, channels: int) -> int:
+    return {"one": 1, "two": 2 if channels % 2 == 0 else 1, "each": channels}[d.pick("groups", "one", "two", "each")]
+
+
 def _channel_norm(d: Drawing) -> None:
     x = d.value(3, 4, 5)
     channels = d.shapes[x][1]
     own = {"epsilon": d.pick("epsilon", 1e-3, 1e-1)}
     if d.op == "GroupNormalization":
-        own["num_groups"] = {"one": 1, "two": 2 if channels % 2 == 0 else 1, "each": channels}[
-            d.pick("groups", "one", "two", "each")
-        ]
+        own["num_groups"] = _groups(d, channels)
     d.node(d.op, [x, d.constant((channels,)), d.constant((channels,))], **own)
 
 
@@ -376,11 +356,6 @@ def _expand(d: Drawing) -> None:
     x = d.value(1, 2, 3)
     shape = (int(d.one(1, 2)), *(d.one(2, 3) if size == 1 else d.one(1, size) for size in d.shapes[x]))
     d.node("Expand", [x, d.constant(np.array(shape))])
-
-
-def _tile(d: Drawing) -> None:
-    x = d.value()
-    d.node("Tile", [x, d.constant(np.array(d.sizes(len(d.shapes[x]), 1, 2)))])
 
 
 def _blocks(d: Drawing) -> None:
@@ -531,20 +506,25 @@ def _triangle(d: Drawing) -> None:
     d.node("Trilu", [x, *k], upper=d.pick("upper", 0, 1))
 
 
+_CONTRASTS: Mapping[str, Sequence[float]] = {"size": (1, 3, 5), "alpha": (1e-4, 0.5), "beta": (0.75, 0.5)}
 #: How each operator is drawn.
-DRAWN: Mapping[str, Callable[[Drawing], None]] = {
+DRAWN: Mapping[str, Callable[[Drawing], object]] = {
     **dict.fromkeys(("Relu", "HardSwish", "Sigmoid", "Tanh", "Softplus", "Mish"), _unary()),
     **dict.fromkeys(("Abs", "Neg", "Erf", "Selu", "Softsign"), _unary()),
     "LeakyRelu": _unary(alpha=(0.01, 0.3)), "Elu": _unary(alpha=(1.0, 0.3)), "Gelu": _unary(approximate=("none", "tanh")),
-    "HardSigmoid": _unary(alpha=(0.2, 0.3), beta=(0.5, 0.4)), "Exp": _exp, "Clip": _clip, "Pow": _pow,
-    **dict.fromkeys(("Sqrt", "Log", "Reciprocal"), _of_positive),
+    "HardSigmoid": _unary(alpha=(0.2, 0.3), beta=(0.5, 0.4)),
+    "Exp": lambda d: d.node("Exp", [d.node("Clip", [d.value(), d.constant(-3.0), d.constant(3.0)])]), "Clip": _clip,
+    "Pow": lambda d: d.node("Pow", [d.positive(d.value()), d.constant(d.pick("exponent", 2.0, 3.0, 0.5, -1.0, 1.7, 1.0))]),
+    **dict.fromkeys(("Sqrt", "Log", "Reciprocal"), lambda d: d.node(d.op, [d.positive(d.value())])),
     **dict.fromkeys(("Add", "Mul", "Sub", "Div", "Min", "Max"), _pair), "PRelu": _prelu,
     "Conv": _conv, "ConvTranspose": _deconv, "MaxPool": _pool, "AveragePool": _pool,
-    "GlobalAveragePool": _whole, "GlobalMaxPool": _whole, "LRN": _lrn, "BatchNormalization": _batch_norm,
-    "InstanceNormalization": _channel_norm, "GroupNormalization": _channel_norm, "LayerNormalization": _layer_norm,
-    "Softmax": _softmax, "LogSoftmax": _softmax, "Gemm": _gemm, "MatMul": _matmul,
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), lambda d: d.node(d.op, [d.value(3, 4, 5)])),
+    "LRN": lambda d: d.node("LRN", [d.value(4)], **{key: d.pick(key, *values) for key, values in _CONTRASTS.items()}),
+    "BatchNormalization": _batch_norm, "InstanceNormalization": _channel_norm, "GroupNormalization": _channel_norm,
+    "LayerNormalization": _layer_norm, "Softmax": _softmax, "LogSoftmax": _softmax, "Gemm": _gemm, "MatMul": _matmul,
     **{f"Reduce{op}": _reduce for op in ("Max", "Min", "Mean", "Sum", "L1", "L2", "SumSquare", "LogSum", "LogSumExp", "Prod")},
-    "Concat": _concat, "Split": _split, "Slice": _slice, "Pad": _pad, "Gather": _gather, "Expand": _expand, "Tile": _tile,
+    "Concat": _concat, "Split": _split, "Slice": _slice, "Pad": _pad, "Gather": _gather, "Expand": _expand,
+    "Tile": lambda d: d.node("Tile", [x := d.value(), d.constant(np.array(d.sizes(len(d.shapes[x]), 1, 2)))]),
     "DepthToSpace": _blocks, "SpaceToDepth": _blocks, "Transpose": _transpose, "Resize": _resize,
     **dict.fromkeys(("Flatten", "Unsqueeze", "Squeeze", "Reshape"), _reshape),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),

@@ -15,7 +15,7 @@ from edgeplan.errors import FormatError, ParamsError
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES, kind
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, build_variant, prior_models, variants
-from edgeplan.zoo.family import KERNEL_SIZES, Choices, channel_bounds, kept_padding, make_divisible
+from edgeplan.zoo.family import KERNEL_SIZES, channel_bounds, make_divisible
 from edgeplan.zoo.nasbench201 import RESNET_CELL, cell_order, format_cell, nasbench201, parse_cell, prune_cell
 
 
@@ -34,6 +34,7 @@ def test_thirteen_families_as_in_table_2() -> None:
         assert family.id == key
         base = family.base()
         assert base.shape(base.inputs[0]) == (1, 3, family.input_size, family.input_size)
+        assert prior_models()[family.base_name]().operators == base.operators
 
 
 def test_priors_are_many_distinct_and_of_known_operators() -> None:
@@ -48,35 +49,21 @@ def test_priors_are_many_distinct_and_of_known_operators() -> None:
     assert len(signatures) == len(models)
 
 
-def test_every_base_model_is_a_prior() -> None:
-    models = prior_models()
-    for family in FAMILIES.values():
-        assert models[family.base_name]().operators == family.base().operators
-
-
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "nasbench201"])
-def test_variants_keep_the_topology_the_classifier_and_pointwise_kernels(family: str) -> None:
+def test_variants_keep_topology_classifier_pointwise_kernels_and_sizes_of_maps(family: str) -> None:
+    # A smaller kernel needs less padding; the stems of AlexNet and SqueezeNet have too little to take away, and grow a bit.
+    slack = 3 if family in {"alexnet", "squeezenet"} else 0
     base = FAMILIES[family].base()
-    for spec in variants(FAMILIES[family], 2, seed=3):
+    for spec in variants(FAMILIES[family], 4, seed=8):
         graph = FAMILIES[family].build(spec)
         assert [(op.name, op.op_type, op.inputs) for op in graph.operators] == [
             (op.name, op.op_type, op.inputs) for op in base.operators
         ]
         assert graph.shape(graph.outputs[0]) == (1, 1000)
         pairs = list(zip(_convs(base), _convs(graph), strict=True))
-        for before, after in pairs:
-            if before.integers("kernel_shape", ()) == (1, 1):
-                assert after.integers("kernel_shape", ()) == (1, 1)
+        pointwise = [pair for pair in pairs if pair[0].integers("kernel_shape", ()) == (1, 1)]
+        assert all(after.integers("kernel_shape", ()) == (1, 1) for _, after in pointwise)
         assert any(a.attributes != b.attributes for a, b in pairs)
-
-
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "nasbench201"])
-def test_resampled_kernels_leave_the_feature_map_sizes(family: str) -> None:
-    # A smaller kernel needs less padding; the stems of AlexNet and SqueezeNet have too little to take away, and grow a bit.
-    slack = 3 if family in {"alexnet", "squeezenet"} else 0
-    base = FAMILIES[family].base()
-    for spec in variants(FAMILIES[family], 4, seed=8):
-        graph = FAMILIES[family].build(spec)
         for op in base.operators:
             before, after = base.shape(op.outputs[0]), graph.shape(op.outputs[0])
             if len(before) == 4:  # an image; a channel shuffle in between has five axes
@@ -118,11 +105,6 @@ def test_cells_are_distinct_pruned_and_ordered_by_the_seed() -> None:
     assert all(format_cell(prune_cell(parse_cell(cell))) == cell for cell in order[:200])
     assert sorted(cell_order(1)) == sorted(order)
     assert cell_order(1) != order
-
-
-def test_kept_padding() -> None:
-    assert [kept_padding(kernel, 3, 1) for kernel in (1, 3, 5, 7, 9)] == [0, 1, 2, 3, 4]
-    assert [kept_padding(kernel, 11, 2) for kernel in (1, 3, 5, 7, 9, 11)] == [0, 0, 0, 0, 1, 2]
 
 
 # NASBench201 has thousands of cells, every other family any number of variants.
@@ -181,37 +163,20 @@ def _check_conv(op: Operator, x: Shape, y: Shape, weight: Shape) -> None:
 
 
 @few
-@given(_FAMILY, _SEED, _INDEX)
-def test_spec_survives_json(family: Family, seed: int, index: int) -> None:
-    spec = family.variant(seed % 4 if family.id == "nasbench201" else seed, index)
-    again = VariantSpec.from_json(spec.to_json())
-    assert again == spec
-    assert again.to_json() == spec.to_json()
-    assert build_variant(again).name == spec.name
-
-
-@few
 @given(_FAMILY, st.integers(0, 3), _INDEX, _INDEX)
-def test_seed_and_index_alone_decide(family: Family, seed: int, index: int, other: int) -> None:
+def test_seed_and_index_alone_decide_within_the_papers_ranges(family: Family, seed: int, index: int, other: int) -> None:
     spec = family.variant(seed, index)
-    assert family.variant(seed, index) == spec
+    assert family.variant(seed, index) == spec == VariantSpec.from_json(spec.to_json())
+    assert build_variant(spec).name == spec.name
     if other != index:
         different = family.variant(seed, other)
         assert (different.channels, different.kernels, different.cell) != (spec.channels, spec.kernels, spec.cell)
     if family.id != "nasbench201":
         assert family.variant(seed + 1, index).channels != spec.channels
-
-
-@few
-@given(_FAMILY.filter(lambda family: family.id != "nasbench201"), _SEED, _INDEX)
-def test_choices_lie_in_the_papers_ranges(family: Family, seed: int, index: int) -> None:
-    spec = family.variant(seed, index)
-    for channels, default in zip(spec.channels, family.slots.channels, strict=True):
-        low, high = channel_bounds(default)
-        assert low <= channels <= high
-        assert 0.2 * default - 1e-9 <= channels <= 1.8 * default + 1e-9
-    assert len(spec.kernels) == len(family.slots.kernels)
-    assert set(spec.kernels) <= set(KERNEL_SIZES)
+        assert len(spec.kernels) == len(family.slots.kernels)
+        assert set(spec.kernels) <= set(KERNEL_SIZES)
+        for channels, default in zip(spec.channels, family.slots.channels, strict=True):
+            assert 0.2 * default - 1e-9 <= channels <= 1.8 * default + 1e-9
 
 
 SPEC = FAMILIES["squeezenet"].variant(seed=1, index=2)
@@ -269,11 +234,6 @@ def test_channel_bounds_are_exact() -> None:
     assert channel_bounds(64) == (13, 115)  # 12.8 and 115.2
     assert channel_bounds(10) == (2, 18)
     assert channel_bounds(1) == (1, 1)
-
-
-def test_pointwise_kernels_are_no_choice() -> None:
-    choices = Choices(kernels=(9,))
-    assert [choices.kernel(1), choices.kernel(3), choices.kernel(1)] == [1, 9, 1]
 
 
 def test_a_variant_does_not_depend_on_how_many_are_drawn() -> None:
