@@ -58,7 +58,6 @@ class QueueProcessor(Processor):
         self._spans: list[tuple[int, int]] = []
         self.memory: list[Buffer] = []
         self._own: dict[int, Buffer] = {}
-        self.moved: list[Region] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -166,7 +165,6 @@ class QueueProcessor(Processor):
     def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
         if buffer.address not in self._own:
             return
-        self.moved.append(region)
         at, width, rows, pitch = region
         own = self._own[buffer.address]
         source, target = (buffer, own) if inwards else (own, buffer)

@@ -8,7 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,6 @@ import typer.testing
 from onnx import TensorProto, helper, numpy_helper
 
 import edgeplan
-from edgeplan.cli import cold_start as cli_cold_start
-from edgeplan.cli import compare as cli_compare
-from edgeplan.cli import memory as cli_memory
-from edgeplan.cli import models as cli_models
-from edgeplan.cli import partition as cli_partition
-from edgeplan.cli import predict as cli_predict
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.commands import app
 from edgeplan.errors import ParamsError
@@ -58,33 +52,67 @@ def test_all_that_is_promised_is_there() -> None:
 
 
 #: Options of how to print, of the environment of a command, and a former name.
-_COMMANDS_ALONE = {"as_json", "workspace", "listed"}
+_COMMANDS_ALONE = {"as_json", "workspace", "listed", "help"}
 _PREPARATION = {"shape", "set", "batch"}
+#: What options are given that take not just any word or number.
+_GIVEN = {"shape": "x=1,2", "values": "s=1", "costs": "predicted", "on_noise": "refuse", "mode": "isolated", "weights": "bf16"}
+
+
+class _CalledError(Exception):
+    """The function was called, with what it holds."""
+
+
+def _words(option: Any, given: Mapping[str, str]) -> list[str]:
+    """What gives an option or an argument something else than its default."""
+    name, value = option.opts[0], given.get(option.name, "4")
+    return [value] if not name.startswith("-") else [name] if getattr(option, "is_flag", False) else [f"{name}={value}"]
 
 
 @pytest.mark.parametrize(
-    ("function", "command", "renamed", "alone"),
+    ("function", "words", "alone", "given"),
     [
-        (edgeplan.predict, cli_predict.predict, {}, set()),
-        (edgeplan.measure, cli_predict.measure, {}, set()),
-        (edgeplan.compare, cli_compare.compare, {}, {"fail_above", "chart"}),
-        (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set()),
-        (edgeplan.plan_memory, cli_memory.plan_memory, {}, set()),
-        (edgeplan.plan_partition, cli_partition.plan_partition, {}, {"compare"}),
-        (edgeplan.prepare, cli_models.prepare, {}, set()),
-        (edgeplan.export, cli_models.export, {}, set()),
+        (edgeplan.predict, "predict", set(), {}),
+        (edgeplan.measure, "measure", set(), {}),
+        (edgeplan.compare, "compare", {"fail_above", "chart"}, {}),
+        (edgeplan.plan_cold_start, "plan cold-start", set(), {"device": "cpu-openvino"}),
+        (edgeplan.plan_memory, "plan memory", set(), {"max_slowdown": ""}),
+        (edgeplan.plan_memory, "plan memory", set(), {"budget": ""}),
+        (edgeplan.plan_partition, "plan partition", {"compare"}, {}),
+        (edgeplan.plan_front, "plan front", {"output", "goal", "budget"}, {}),
+        (edgeplan.prepare, "prepare", set(), {}),
+        (edgeplan.export, "export", set(), {}),
     ],
 )
-def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str], alone: set[str]) -> None:
-    takes, offers = (inspect.signature(f).parameters for f in (function, command))  # type: ignore[arg-type]
-    names = {"set": "values", **renamed}
-    assert ("preparation" in takes) == (set(takes) >= _PREPARATION)
-    assert {names.get(name, name) for name in takes} - {"preparation"} == set(offers) - _COMMANDS_ALONE - alone
+def test_functions_take_what_commands_take_and_commands_hand_it_over(
+    function: Any, words: str, alone: set[str], given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command: Any = typer.main.get_command(app)
+    for word in words.split():
+        command = command.get_command(None, word)
+    offers = {option.name: option for option in command.params if option.name not in _COMMANDS_ALONE | alone}
+    signature = inspect.signature(function)
+    takes = {name: one for name, one in signature.parameters.items() if name != "preparation"}
+    assert ("preparation" in signature.parameters) == (set(takes) >= _PREPARATION)
+    assert {"values" if name == "set" else name for name in takes} == set(offers)
     for name, parameter in takes.items():
-        if name == "preparation" or parameter.default is parameter.empty:
-            continue
-        told = offers[names.get(name, name)].default
-        assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")
+        told = offers["values" if name == "set" else name].default
+        if parameter.default is not parameter.empty:
+            assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")
+
+    def call(*values: Any, **named: Any) -> None:
+        raise _CalledError(signature.bind(*values, **named).arguments)
+
+    monkeypatch.setattr(f"{function.__module__}.{function.__name__}", call)
+    asked = [word for option in offers.values() for word in _words(option, _GIVEN | given)]
+    with pytest.raises(_CalledError) as called:
+        typer.testing.CliRunner().invoke(app, [*words.split(), *asked], catch_exceptions=False)
+    (taken,) = called.value.args
+    if "preparation" in signature.parameters:
+        assert taken.pop("preparation") == edgeplan.Preparation.parsed(["x=1,2"], ["s=1"], 4)
+    else:
+        assert not _PREPARATION & set(takes)
+    of_their_own = {name: one for name, one in takes.items() if name not in _PREPARATION and given.get(name) != ""}
+    assert [name for name, one in of_their_own.items() if taken[name] in (one.default, one.empty)] == []
 
 
 def test_run_takes_what_its_command_takes() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-import numpy as np
 import pytest
 import yaml
 from shipped_params import PARAMS_FILE
@@ -107,9 +106,9 @@ class _Slowed:
         return found
 
 
-def _opened(folder: Path, host_s: float, later_s: float) -> HandoverSession:
+def _opened(folder: Path, host_s: float, later_s: float, kind: type[_Slowed] = _Slowed) -> HandoverSession:
     def later(found: PlanFolder) -> Session:
-        return cast("Session", _Slowed(open_plan(found), later_s))
+        return cast("Session", kind(open_plan(found), later_s))
 
     return HandoverSession(folder, lambda: cast("NativeSession", _Slowed(open_session(folder), host_s)), later)
 
@@ -173,15 +172,12 @@ def test_a_later_plan_of_another_model_is_refused(planned: Planned, copy: Path) 
         open_plan(copy)
 
 
-def test_closing_at_any_moment_ends_the_later_start(planned: Planned) -> None:
+def test_closing_at_any_moment_ends_the_later_start_and_a_run_tells_who_answered(planned: Planned) -> None:
     for runs in (0, 1, 2):
         session = open_plan(planned.folder)
         _run_checked(session, planned, runs)
         session.close()
-
-
-def test_a_run_tells_who_answered(planned: Planned) -> None:
-    found = run(planned.folder, {name: np.asarray(v) for name, v in random_inputs(planned.graph).items()}, repeat=2)
+    found = run(planned.folder, random_inputs(planned.graph), repeat=2)
     require_close(found.outputs, planned.outputs, _TOLERANCE)
     assert found.handed_over == 0
     printed = CliRunner().invoke(app, ["run", str(planned.folder), "--repeat", "2", "--check"])
@@ -198,10 +194,7 @@ def test_a_later_plan_that_fails_in_its_turns_costs_no_answer(planned: Planned) 
                 raise DeviceError("the device is gone", next_step="look for it")
             return super().run(inputs)
 
-    folder = planned.folder
-    with HandoverSession(
-        folder, lambda: open_session(folder), lambda found: cast("Session", Failing(open_plan(found), 0))
-    ) as session:
+    with _opened(planned.folder, 0.0, 0.0, Failing) as session:
         assert not session.wait(), "nothing is begun that could be waited for"
         _run_checked(session, planned, 1)
         assert session.wait(_MOST_SECONDS)

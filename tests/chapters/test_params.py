@@ -71,10 +71,8 @@ def test_profiles_change_known_params_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "dotted",
-    ["sed", "measurement.blokcs", "measurement.reference_exponents.cpu", "fusion.alhpa", "sampling.budget", "training.trails",
-     "truth.repeats", "evaluation.speed", "transfer.from", "zoo.variants", "sampling.wider", "adaptation"],
-)  # fmt: skip
+    "dotted", ["sed", "measurement.reference_exponents.cpu", "fusion.alhpa", "transfer.from", "adaptation"]
+)
 def test_a_misspelt_key_is_named(tmp_path: Path, dotted: str) -> None:
     path = _write(tmp_path / "params.yaml", dotted, 1)
     with pytest.raises(ParamsError, match=rf"{dotted}: no such field") as caught:
@@ -83,55 +81,32 @@ def test_a_misspelt_key_is_named(tmp_path: Path, dotted: str) -> None:
     assert f"leave out {dotted}, or see in CHANGELOG.md" in caught.value.next_step
 
 
-def test_a_prior_of_devices_is_told_what_learns_from_them(tmp_path: Path) -> None:
-    with pytest.raises(ParamsError, match="edgeplan device adapt"):
-        load_params(_write(tmp_path / "params.yaml", "training.prior", ["cpu-onednn"]))
-
-
 @pytest.mark.parametrize(
-    "dotted",
+    ("dotted", "value", "told"),
     [
-        "seed",
-        "devices",
-        "measurement",
-        "measurement.blocks",
-        "sampling.rounds",
-        "transfer.source",
-        "training.trials",
-        "fusion.alpha",
+        ("training.prior", ["cpu-onednn"], "edgeplan device adapt"),  # what learns from devices
+        *((dotted, ..., f"{dotted}: Field required") for dotted in ("seed", "measurement", "sampling.rounds")),
+        ("seed", 1.5, "seed"),
+        ("devices", [], "devices"),
+        ("devices", ["../escape"], "devices"),
+        ("measurement.max_noise", 0, r"measurement\.max_noise"),
+        ("measurement.reference_exponents.compute", 2, r"measurement\.reference_exponents\.compute"),
+        ("measurement.block_ms", "soon", r"measurement\.block_ms"),
+        ("sampling.modes", {"onnxruntime": "blind"}, r"sampling\.modes"),
+        ("sampling.test_share", 1.0, r"sampling\.test_share"),
+        ("evaluation.batch_models", 26001, r"evaluation\.batch_models"),
+        ("evaluation.speed_runs", None, r"evaluation\.speed_runs"),
+        ("cold_start.models", ["resnet51"], "cold_start.*models: there is no 'resnet51'"),
+        ("cold_start.settings", ["caffe"], "cold_start.*settings: there is no 'caffe'"),
+        ("cold_start.threads", [2, 2], "cold_start.*threads: a value stands there twice"),
+        ("cold_start.plans", ["best"], "cold_start.*plans"),
+        ("cold_start.load_percents", [25, 50], "cold_start.*load_percents: 0 must be among them"),
+        ("cold_start.little_ratio", 1.0, "cold_start.*little_ratio"),
+        ("cold_start.states", [], "cold_start.*states"),
     ],
 )
-def test_a_missing_key_is_named(tmp_path: Path, dotted: str) -> None:
-    with pytest.raises(ParamsError, match=rf"{dotted}: Field required"):
-        load_params(_write(tmp_path / "params.yaml", dotted, ...))
-
-
-@pytest.mark.parametrize(
-    ("dotted", "value"),
-    [
-        ("seed", -1),
-        ("seed", 1.5),
-        ("devices", []),
-        ("devices", ["Not A Name"]),
-        ("devices", ["../escape"]),
-        ("zoo.variants_per_family", 0),
-        ("measurement.blocks", 2),
-        ("measurement.max_noise", 1.01),
-        ("measurement.max_noise", 0),
-        ("measurement.reference_exponents.compute", 2),
-        ("measurement.block_ms", "soon"),
-        ("fusion.alpha", -1),
-        ("sampling.initial_share", 0),
-        ("sampling.error_threshold", 1),
-        ("sampling.modes", {"onnxruntime": "blind"}),
-        ("sampling.test_share", 1.0),
-        ("truth.repeat", "perhaps"),
-        ("evaluation.batch_models", 26001),
-        ("evaluation.speed_runs", None),
-    ],
-)
-def test_a_value_out_of_range_is_named(tmp_path: Path, dotted: str, value: Any) -> None:
-    with pytest.raises(ParamsError, match=rf"params file does not fit: {dotted}"):
+def test_a_missing_key_and_a_value_out_of_range_are_named(tmp_path: Path, dotted: str, value: Any, told: str) -> None:
+    with pytest.raises(ParamsError, match=told):
         load_params(_write(tmp_path / "params.yaml", dotted, value))
 
 
@@ -144,37 +119,17 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         load_params(path)
 
 
-@pytest.mark.parametrize("text", ["", "- 1", "seed: [", "seed: \t1"])
-def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "- 1", "seed: [", "seed: \t1", None])
+def test_what_is_no_mapping_or_not_there_is_refused(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "params.yaml"
-    path.write_text(text)
-    with pytest.raises(ParamsError) as caught:
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(
+        ParamsError, match="params file" if text is not None else "cannot read params file: No such file"
+    ) as caught:
         load_params(path)
     assert caught.value.where == str(path)
     assert caught.value.next_step
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ParamsError, match="cannot read params file: No such file"):
-        load_params(tmp_path / "params.yaml")
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("models", ["resnet51"], "models: there is no 'resnet51'"),
-        ("settings", ["caffe"], "settings: there is no 'caffe'"),
-        ("threads", [2, 2], "threads: a value stands there twice"),
-        ("plans", ["best"], "plans"),
-        ("load_percents", [25, 50], "load_percents: 0 must be among them"),
-        ("little_ratio", 1.0, "little_ratio"),
-        ("repeats", 0, "repeats"),
-        ("states", [], "states"),
-    ],
-)
-def test_a_wrong_value_for_cold_starts_is_named(tmp_path: Path, key: str, value: Any, message: str) -> None:
-    with pytest.raises(ParamsError, match=rf"cold_start.*{message}"):
-        load_params(_write(tmp_path / "params.yaml", f"cold_start.{key}", value))
 
 
 def test_cold_starts_are_of_the_known_models() -> None:

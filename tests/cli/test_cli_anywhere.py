@@ -84,12 +84,9 @@ def test_a_workspace_is_found(folder: Path, edgeplan: Edgeplan, monkeypatch: pyt
     assert f"where: {folder / 'space s/results/phone/predictors'}" in done.err
 
 
-@pytest.mark.parametrize("named", ["none", MODEL])
-def test_a_workspace_that_is_none_is_told(
-    folder: Path, edgeplan: Edgeplan, monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
-    by_option = edgeplan("predict", MODEL, "--workspace", named, folder=folder)
-    monkeypatch.setenv("EDGEPLAN_WORKSPACE", named)
+def test_a_workspace_that_is_none_is_told(folder: Path, edgeplan: Edgeplan, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_option = edgeplan("predict", MODEL, "--workspace", "none", folder=folder)
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", MODEL)
     for done in (by_option, edgeplan("predict", MODEL, folder=folder)):
         assert done.code == 4, done.err
         assert "folder" in done.err.splitlines()[0]

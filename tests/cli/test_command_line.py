@@ -12,15 +12,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import typer
-import yaml
 from camera_model import save_predictors
-from onnx import TensorProto, helper, numpy_helper
+from model_file_runs import made, node
+from onnx import TensorProto, helper
 from partition_frames import chain
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -29,8 +30,7 @@ import edgeplan
 from edgeplan import progress
 from edgeplan.cli import app
 from edgeplan.devices.config import load_device
-from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import FormatError, ParamsError
+from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.partition.document import parse_costs, read_costs
@@ -40,7 +40,6 @@ from edgeplan.progress import in_line
 ROOT = Path(__file__).parents[2]
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16-le", "utf-16-be")
 Edgeplan = Callable[..., Any]
-Refused = Callable[..., None]
 
 
 def _commands(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -63,107 +62,45 @@ def test_every_command_helps_by_the_short_option_too(words: tuple[str, ...]) -> 
     assert short.output == long.output
 
 
-def _write(path: Path, text: str, encoding: str) -> Path:
-    mark = "" if encoding in {"utf-8", "utf-8-sig"} else "\ufeff"
-    path.write_bytes((mark + text).encode(encoding))
-    return path
-
-
 COSTS = {
     "format_version": 1,
     "model": "netz-ä",
-    "cpu_to_gpu_ms": 0.1,
-    "gpu_to_cpu_ms": 0.1,
-    "operators": [{"name": "größe", "options": [{"on": "cpu", "cpu_ms": 1.0}]}],
+    "cpu_to_gpu_ms": 0,
+    "gpu_to_cpu_ms": 0,
+    "operators": [{"name": "größe", "options": [{"on": "cpu", "cpu_ms": 0}]}],
 }
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_documents_are_read_in_any_unicode_encoding(tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_read_in_any_unicode_encoding(tmp_path: Path, encoding: str) -> None:
     """Windows' PowerShell writes a byte order mark before UTF-8, and UTF-16 where it redirects."""
+    mark = "" if encoding in {"utf-8", "utf-8-sig"} else "\ufeff"
+    for name, text in (
+        ("dev.yaml", "# größe\nformat_version: 1\nname: dev\nengine: onednn\n"),
+        ("c.json", json.dumps(COSTS, ensure_ascii=False)),
+    ):
+        (tmp_path / name).write_bytes((mark + text).encode(encoding))
+    assert load_device(tmp_path / "dev.yaml").engine == "onednn"
+    assert read_costs(tmp_path / "c.json").model == "netz-ä"
+
+
+def test_warnings_of_onnx_runtime_stay_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It warns of a convolution whose output is declared without axes."""
     monkeypatch.chdir(tmp_path)
-    device = _write(tmp_path / "dev.yaml", "# größe\nformat_version: 1\nname: dev\nengine: onednn\n", encoding)
-    assert load_device(device).engine == "onednn"
-    (tmp_path / "config/pairs").mkdir(parents=True)
-    (tmp_path / "config/devices").mkdir(parents=True)
-    text = (ROOT / "config/pairs/pair-pocl.yaml").read_text(encoding="utf-8")
-    for path in (ROOT / "config/devices").glob("*.yaml"):
-        _write(tmp_path / "config/devices" / path.name, path.read_text(encoding="utf-8"), encoding)
-    _write(tmp_path / "config/pairs/pair-pocl.yaml", text, encoding)
-    assert load_pair("pair-pocl").name == "pair-pocl"
-    read = read_costs(_write(tmp_path / "c.json", json.dumps(COSTS, ensure_ascii=False), encoding))
-    assert read.model == "netz-ä"
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x80abc", b"{\x00"])
-def test_bytes_that_are_no_text_are_told(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "c.json").write_bytes(content)
-    with pytest.raises(FormatError):
-        read_costs(tmp_path / "c.json")
-
-
-def _declared_without_axes(path: Path) -> Path:
-    """A convolution whose output is declared without axes, of which ONNX Runtime warns."""
-    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
-    weights = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
-    body = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "g", [given], [out], [weights])
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
-
-#: One process for all: most of each one's time would go into imports.
-_COMMANDS = """
-import json, sys
-from edgeplan.cli import main
-
-for command in json.loads(sys.argv[1]):
-    sys.argv = ["edgeplan", *command]
-    try:
-        main()
-    except SystemExit as ended:
-        if ended.code:
-            raise
-"""
-
-
-def test_warnings_of_onnx_runtime_stay_away(tmp_path: Path) -> None:
-    model = _declared_without_axes(tmp_path / "m.onnx")
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-
-    commands = (
-        ("prepare", str(model), "-o", "p.onnx", "--check"),
-        ("plan", "cold-start", str(model), "-o", "plan", "--costs", "predicted"),
-        ("run", "plan", "--check"),
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMANDS, json.dumps(commands)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = done.stdout + done.stderr
-    assert "largest difference from the original" in told
-    assert "largest difference from ONNX Runtime" in told
-    assert "\x1b" not in told
-    assert "onnxruntime" not in told
-
-
-def test_a_removed_command_names_what_takes_its_place() -> None:
-    with pytest.raises(ParamsError, match="`plan layout` is removed") as error:
-        CliRunner().invoke(app, ["plan", "layout", "buffers.csv", "-o", "out.csv"], catch_exceptions=False)
-    module, _, name = error.value.next_step.split()[-1].rpartition(".")
-    assert callable(getattr(importlib.import_module(module), name))
-
-
-def _device(folder: Path, name: str) -> Path:
-    file = folder / f"config/devices/{name}.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{{format_version: 1, name: {name}, engine: onnxruntime}}")
-    return file
+    model = made([node("Conv", "x w")], {"x": ["N", 3, 8, 8]}, {"w": np.ones((4, 3, 3, 3), np.float32)})
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, []))
+    onnx.save(model, "m.onnx")
+    said = ""
+    for words in ("prepare m.onnx -o p.onnx --check", "plan cold-start m.onnx -o plan --costs predicted", "run plan --check"):
+        done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
+        assert done.exit_code == 0
+        said += done.output + "".join(capfd.readouterr())
+    assert "largest difference from the original" in said
+    assert "largest difference from ONNX Runtime" in said
+    assert "\x1b" not in said
+    assert "onnxruntime" not in said
 
 
 @pytest.fixture(scope="module")
@@ -171,35 +108,24 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with predictors: enough to reach every error."""
     folder = tmp_path_factory.mktemp("cli")
     save_predictors(folder / "results/dev")
+    (folder / "config/devices").mkdir(parents=True)
     for name in ("dev", "phone"):
-        _device(folder, name)
+        (folder / f"config/devices/{name}.yaml").write_text(f"{{format_version: 1, name: {name}, engine: onnxruntime}}")
     (folder / "bad.json").write_text('{"format_version": 1}')
     b = GraphBuilder("net", (1, 3, 8, 8))
     save_onnx(b.build(b.fc(b.flatten(b.gap(b.conv_bn(b.input, 8, 3))), 5)), folder / "good.onnx")
     return folder
 
 
-@pytest.fixture
-def refused(edgeplan: Edgeplan, workspace: Path) -> Refused:
-    """Holds a command to its error: exit code, and patterns of the message, of where it is and of what to do next."""
-
-    def check(*arguments: str, code: int, message: str, where: str, following: str, folder: Path = workspace) -> None:
-        done = edgeplan(*arguments, folder=folder)
-        check_refusal(done.code, done.out, done.err, code=code, message=message, where=where, following=following)
-
-    return check
-
-
-def check_refusal(ended: int, out: str, err: str, *, code: int, message: str, where: str, following: str) -> None:
-    assert ended == code, err
-    assert "Traceback" not in err
-    assert out == ""
-    what, *rest = err.strip().splitlines()
-    assert re.match(rf"error: .*{message}", what), err
+def check_refusal(done: Any, code: int, message: str, where: str, following: str) -> None:
+    assert done.code == code, done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
+    what, *rest = done.err.strip().splitlines()
+    assert re.match(rf"error: .*{message}", what), done.err
     found = {line.strip().split(":")[0]: line.partition(":")[2].strip() for line in rest}
-    if where:
-        assert where in found["where"], err
-    assert re.search(following, found["next"]), err
+    assert where in found.get("where", "")
+    assert re.search(following, found["next"]), done.err
 
 
 @pytest.mark.parametrize(
@@ -212,21 +138,20 @@ def check_refusal(ended: int, out: str, err: str, *, code: int, message: str, wh
     ],
 )
 def test_errors_say_what_where_and_what_to_do_and_leave_nothing(
-    refused: Refused, workspace: Path, words: str, code: int, message: str, where: str, following: str
+    edgeplan: Edgeplan, workspace: Path, words: str, code: int, message: str, where: str, following: str
 ) -> None:
-    refused(*words.split(), code=code, message=message, where=where, following=following)
+    check_refusal(edgeplan(*words.split(), folder=workspace), code, message, where, following)
     assert not (workspace / "plan.json").exists()
 
 
 def test_an_engine_that_is_not_installed_as_a_process_tells_it(tmp_path: Path) -> None:
     (tmp_path / "onnxruntime.py").write_text("raise ImportError('No module named onnxruntime')\n")  # found before the real one
-    device = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": [0]}
-    (tmp_path / "dev.yaml").write_text(yaml.safe_dump(device))
+    (tmp_path / "dev.yaml").write_text("{format_version: 1, name: dev, engine: onnxruntime, threads: 1, cores: [0]}")
     command = [sys.executable, "-m", "edgeplan", "device", "check", "dev.yaml"]
     environment = os.environ | {"PYTHONPATH": os.fspath(ROOT / "workflow")}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    message, following = "engine 'onnxruntime' is not installed", "pip install"
-    check_refusal(done.returncode, done.stdout, done.stderr, code=3, message=message, where="", following=following)
+    answer = SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
+    check_refusal(answer, 3, "engine 'onnxruntime' is not installed", "", "pip install")
 
 
 @pytest.mark.parametrize(
@@ -274,13 +199,9 @@ def test_a_plan_is_told_written_and_read_again(chain_file: Path, tmp_path: Path)
     made = PartitionPlan.model_validate_json(written.read_bytes())
     again = plan(parse_costs(chain_file.read_bytes(), ""))
     assert made.model_copy(update={"planning_ms": 0.0}) == again.model_copy(update={"planning_ms": 0.0})
-
-
-def test_json_holds_the_plan_its_gap_and_the_comparison(chain_file: Path) -> None:
     found = json.loads(run("--costs", chain_file, "--json", "--compare"))
-    assert found["optimal"] is True
-    assert found["gap"] == pytest.approx(0.0, abs=1e-9)
-    assert list(found["compared_ms"]) == list(BASELINES)
+    assert (found["optimal"], found["gap"]) == (True, pytest.approx(0.0, abs=1e-9))
+    assert [*found["compared_ms"]] == [*BASELINES]
     assert min(found["compared_ms"].values()) >= found["makespan_ms"] * 0.97
     assert [step["name"] for step in found["steps"]] == [f"conv{k}" for k in range(12)]
 
@@ -294,11 +215,8 @@ def test_names_reach_the_terminal_as_text_alone(hostile_file: Path) -> None:
 
 
 def test_a_model_that_takes_no_time_is_planned(tmp_path: Path) -> None:
-    operators = [{"name": "reshape", "options": [{"on": "cpu", "cpu_ms": 0}]}]
-    document = {"format_version": 1, "model": "m", "cpu_to_gpu_ms": 0, "gpu_to_cpu_ms": 0, "operators": operators}
-    path = tmp_path / "costs.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    assert "optimal, bound 0 ms" in run("--costs", path, "--compare")
+    (tmp_path / "costs.json").write_text(json.dumps(COSTS), encoding="utf-8")
+    assert "optimal, bound 0 ms" in run("--costs", tmp_path / "costs.json", "--compare")
 
 
 @pytest.mark.parametrize("change", [{"makespan_ms": 0.001}, {"better_single_ms": 0.001}, {"format_version": 2}])
@@ -311,24 +229,24 @@ def test_a_plan_that_contradicts_itself_is_refused(chain_file: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        ([], "MODEL.onnx is missing"),
-        (["m.onnx"], "--pair is missing"),
-        (["m.onnx", "--pair", "p"], "--output is missing"),
-        (["m.onnx", "--costs", "c.json"], "costs say all that is planned from"),
+        ("plan partition", "MODEL.onnx is missing"),
+        ("plan partition m.onnx", "--pair is missing"),
+        ("plan partition m.onnx --pair p", "--output is missing"),
+        ("plan partition m.onnx --costs c.json", "costs say all that is planned from"),
+        ("plan layout buffers.csv -o out.csv", "`plan layout` is removed"),
+        ("device check", "a device or a pair is checked"),
+        ("device check cpu-onednn --pair pair-pocl", "a device or a pair is checked"),
     ],
 )
-def test_what_a_plan_is_made_from_is_asked_for(arguments: list[str], message: str) -> None:
-    done = CliRunner().invoke(app, ["plan", "partition", *arguments])
-    assert isinstance(done.exception, ParamsError)
-    assert message in str(done.exception)
-
-
-def test_a_device_or_a_pair_is_checked() -> None:
-    for arguments in ([], ["cpu-onednn", "--pair", "pair-pocl"]):
-        done = CliRunner().invoke(app, ["device", "check", *arguments])
-        assert isinstance(done.exception, ParamsError)
+def test_what_is_lacking_contradicts_or_is_gone_is_told(words: str, message: str) -> None:
+    error = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(error, ParamsError)
+    assert message in error.what
+    if "removed" in message:
+        module, _, name = error.next_step.split()[-1].rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name))
 
 
 @pytest.fixture

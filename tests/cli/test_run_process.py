@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import select
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 import numpy as np
-import onnx
 import pytest
 from loaded_libraries import COMMAND, HEAVY, OPENED, loaded_by
-from onnx import TensorProto, helper, numpy_helper
+from model_file_runs import made, node, values, write
 from streamed_models import least, middle, streamed, write_streamed_plan
 
 from edgeplan import plan_memory
@@ -40,70 +38,44 @@ _MIB = 1 << 20
 _HEAVY = (*HEAVY, "numpy", "typer", "rich", "msgspec", "argparse", "logging", "ctypes", "typing")
 
 
-_EVERY_S = 0.001
-_KINDS = ("Rss", "Anonymous")
-
-
-def measured(plan: Path, repeat: int = 3, budgets: str = "") -> dict[str, Any]:
-    """Bytes of a run of a plan as another process sees it: the most before it is ready (the library loaded, threads started,
-    no plan opened), its floor then, and the most from there on by kind, beside the largest of the budgets.
-    """
+def measured(plan: Path, repeat: int = 3, budgets: str = "") -> tuple[int, float]:
+    """Bytes of a run of a plan that is ready to open it, and the most from there on by these and the largest of the budgets."""
     asked = ["--budgets", budgets] if budgets else []
     own = read_folder(plan, MEMORY).scheduled(MemorySchedule).budget_bytes
     budget = max(budget_sizes(budgets.split(","))) if budgets else own
     with tempfile.TemporaryDirectory() as folder:
-        gate = Path(folder) / "gate"
+        gate, peak = Path(folder) / "gate", 0
         command = [PROGRAM, *words_for(str(plan), str(repeat)), "--gate", str(gate), *asked]
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         said = cast("TextIO", run.stderr)
-        before = _most(run.pid, lambda: bool(select.select([said], [], [], 0)[0]))
         assert said.readline() == "ready\n", said.read()
         floor = _resident(run.pid)
         gate.touch()
-        after = _most(run.pid, lambda: run.poll() is not None)
+        while run.poll() is None:
+            peak = max(peak, _resident(run.pid))
+            time.sleep(0.001)
         assert not run.returncode, said.read()
-    peak, anonymous = after
-    row: dict[str, Any] = {"plan": plan.name, "before": before[0], "floor": floor[0], "peak": peak, "anonymous": anonymous}
-    return row | {"file": peak - anonymous, "budget": budget, "ratio": peak / (floor[0] + budget)}
+    return floor, peak / (floor + budget)
 
 
-def _most(process: int, ended: Callable[[], bool]) -> tuple[int, int]:
-    """The most resident memory until something ends, and how much of it was anonymous."""
-    most = (0, 0)
-    while not ended():
-        most = max(most, _resident(process))
-        time.sleep(_EVERY_S)
-    return most
-
-
-def _resident(process: int) -> tuple[int, int]:
-    """Bytes of all pages and of the anonymous ones; none of a process that has ended."""
+def _resident(process: int) -> int:
+    """Bytes of all pages; none of a process that has ended."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:
-        return 0, 0
-    sizes = dict(line.split(":") for line in lines[1:])
-    total, anonymous = (int(sizes[name].split()[0]) << 10 for name in _KINDS)
-    return total, anonymous
+        return 0
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Rss:"))
 
 
 def _saved(path: Path, *, chosen: bool) -> Path:
     """A convolution, and behind it a step that is compiled (Greater, Where) or one that is not."""
-    nodes = [helper.make_node("Conv", ["x", "w"], ["h"])]
+    nodes, weights = [node("Conv", "x w", "h")], {"w": values(64, 32, 3, 3)}
     if chosen:
-        nodes += [helper.make_node("Greater", ["h", "z"], ["c"]), helper.make_node("Where", ["c", "h", "z"], ["y"])]
+        nodes += [node("Greater", "h z", "c"), node("Where", "c h z")]
+        weights["z"] = values() * 0
     else:
-        nodes += [helper.make_node("Relu", ["h"], ["y"])]
-    values = {"w": np.random.default_rng(0).random((64, 32, 3, 3), dtype=np.float32), "z": np.zeros((), np.float32)}
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 32, 16, 16))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in values.items() if name == "w" or chosen],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+        nodes += [node("Relu", "h")]
+    return write(made(nodes, {"x": (1, 32, 16, 16)}, weights), path)
 
 
 @pytest.fixture(scope="module")
@@ -121,25 +93,22 @@ def plans(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Pa
 def test_a_plan_is_handed_over_with_next_to_nothing_imported(plans: dict[bool, Path]) -> None:
     command = [sys.executable, "-X", "importtime", "-c", f"import sys; {COMMAND}", "run", plans[True]]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("small: 3 steps")
+    assert done.stdout.startswith("made: 3 steps")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "edgeplan.cli.native_run" in imported
     assert not imported & set(_HEAVY)
 
 
-def test_a_process_around_a_plan_loads_neither_compilers_nor_readers_of_models(plans: dict[bool, Path], tmp_path: Path) -> None:
+def test_a_process_around_a_plan_loads_neither_compilers_nor_readers_of_models(
+    dnnl: Dnnl, planned: Callable[..., Plan], plans: dict[bool, Path], tmp_path: Path
+) -> None:
+    """Nor does one that opens a plan from Python."""
     assert loaded_by(COMMAND, "run", plans[True], "--check", "--repeat", "2", "-o", tmp_path / "y.npz") == []
     assert (tmp_path / "y.npz").is_file()
-
-
-def test_a_cold_start_is_opened_from_python_without_them(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> None:
     model = _saved(tmp_path / "model.onnx", chosen=True)
-    folder = build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan")
-    assert loaded_by(OPENED, folder) == []
-
-
-def test_a_plan_of_memory_is_opened_from_python_without_them(plans: dict[bool, Path]) -> None:
-    assert loaded_by(OPENED, plans[True]) == []
+    cold = build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan")
+    for folder in (cold, plans[True]):
+        assert loaded_by(OPENED, folder) == []
 
 
 def test_a_compiled_step_takes_less_than_a_mebibyte(plans: dict[bool, Path]) -> None:
@@ -152,10 +121,9 @@ def test_the_whole_process_stays_within_its_floor_and_the_budget(
 ) -> None:
     for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):  # counting lines takes memory of its own
         monkeypatch.delenv(name, raising=False)
-    found = measured(plans[True])
-    assert found["floor"] <= 12 * _MIB
-    assert found["ratio"] <= 1
-    assert found["peak"] == found["anonymous"] + found["file"]
+    floor, ratio = measured(plans[True])
+    assert floor <= 12 * _MIB
+    assert ratio <= 1
 
 
 @pytest.fixture(scope="module")
@@ -198,9 +166,9 @@ def test_no_budget_of_a_run_is_overrun_from_the_first_byte_on_and_what_fits_stay
     assert all_of - least > weights // 3
     taken, kept = [], []
     for budget in np.linspace(least, all_of, 5).astype(int):
-        taken.append(measured(wide, 3, f"{budget}B")["ratio"])
+        taken.append(measured(wide, 3, f"{budget}B")[1])
         kept.append(weights - _read(wide, budget))
-    taken.append(measured(wide, 2, f"{least}B,{least + _MIB}B,{least}B")["ratio"])
+    taken.append(measured(wide, 2, f"{least}B,{least + _MIB}B,{least}B")[1])
     assert max(taken) <= 1, taken
     assert kept == sorted(kept)
     assert kept[-1] == weights

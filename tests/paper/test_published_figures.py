@@ -214,36 +214,9 @@ def test_crnn_gives_a_step_every_four_pixels() -> None:
     assert graph.shape(graph.outputs[0]) == (26, 1, 5530)
 
 
-# Ours over Table 4's: parameters, FLOPs (two for each multiply-add). Table 4 is rounded to 0.1 M and 0.1 G; what lies further
-# off than that is off in the table (ResNet18, SqueezeNet: parameters; ShuffleNet, CRNN-lite: FLOPs) or a version the paper does
-# not name (ShuffleNetV2, the detectors).
-_RATIOS = {
-    "alexnet": (0.99, 1.03),
-    "googlenet": (0.99, 0.99),
-    "mobilenet": (0.96, 1.03),
-    "mobilenetv2": (0.95, 1.00),
-    "resnet18": (0.92, 0.93),
-    "shufflenet": (0.96, 0.31),
-    "efficientnet_b0": (0.98, 0.96),
-    "resnet50": (0.99, 0.99),
-    "squeezenet": (0.89, 0.96),
-    "shufflenetv2": (1.03, 1.18),
-    "mobilenetv2_yolov3": (1.04, 0.96),
-    "mobilenet_yolo": (0.93, 1.18),
-    "crnn_lite": (0.99, 0.23),
-}
-
-
-@pytest.mark.parametrize("name", COLD_START_MODELS)
-def test_beside_table_4(name: str) -> None:
-    graph, row = COLD_START_MODELS[name](), TABLE4[name]
-    ratios = graph_parameters(graph) / 1e6 / row.parameters_m, 2 * graph_macs(graph) / 1e9 / row.flops_g
-    assert ratios == pytest.approx(_RATIOS[name], abs=0.01)
-
-
 def test_all_thirteen_in_the_order_of_table_4() -> None:
     assert len(COLD_START_MODELS) == 13
-    assert list(TABLE4) == list(COLD_START_MODELS) == list(_RATIOS)
+    assert list(TABLE4) == list(COLD_START_MODELS)
 
 
 # Least and most of the 15,625 architectures on CIFAR-10 in the NAS-Bench-201 API: multiply-adds in M, parameters in M.
@@ -310,21 +283,6 @@ def test_the_list_is_of_other_families_than_the_zoo() -> None:
     assert not known & set(UNSEEN)
     costs = {(graph_macs(g), graph_parameters(g)) for g in (build() for build in prior_models().values())}
     assert not costs & {(graph_macs(g), graph_parameters(g)) for g in (build(name) for name, build in UNSEEN.items())}
-
-
-def test_the_list_holds_what_the_zoo_lacks() -> None:
-    graphs = [build(name) for name, build in UNSEEN.items()]
-    assert len(graphs) >= 22
-    gemms = [g.shape(op.weights[0]) for g in graphs for op in g.operators if op.op_type == "Gemm"]
-    assert sum(outputs >= 3000 and inputs >= 9000 for outputs, inputs in gemms) >= 3, "wide layers on flattened images"
-    convs = [(g, op) for g in graphs for op in g.operators if op.op_type == "Conv"]
-    narrow = [
-        g.name
-        for g, op in convs
-        if g.shape(op.weights[0])[2:] == (5, 5) and max(g.shape(op.weights[0])[:2]) <= 64 and g.shape(op.outputs[0])[2] >= 50
-    ]
-    assert len(set(narrow)) >= 3, "5 x 5 convolutions of few channels at high resolution"
-    assert {"LeakyRelu", "Tanh", "Resize", "LRN", "Softmax"} <= {op.op_type for g in graphs for op in g.operators}
 
 
 @pytest.mark.parametrize("name", UNSEEN)

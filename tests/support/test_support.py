@@ -30,16 +30,20 @@ def test_the_native_library_tells_the_same_of_this_machine() -> None:
     assert native.function("machine", ctypes.c_char_p)().decode() == machine_text()
 
 
-def test_what_waits_for_nothing_keeps_its_place() -> None:
-    assert topological([(), (), ()]) == [0, 1, 2]
-    assert topological([(2,), (), ()]) == [1, 2, 0]
-    assert topological([(3,), (0,), (), ()]) == [2, 3, 0, 1]
-    assert topological([]) == []
-
-
-def test_a_circle_and_what_waits_for_it_are_left_out() -> None:
-    assert topological([(1,), (0,), (), (1, 2), (2,)]) == [2, 4]
-    assert topological([(0,)]) == []
+@pytest.mark.parametrize(
+    ("waits_for", "order"),
+    [
+        ([], []),
+        ([(), (), ()], [0, 1, 2]),
+        ([(2,), (), ()], [1, 2, 0]),
+        ([(3,), (0,), (), ()], [2, 3, 0, 1]),
+        ([(1,), (0,), (), (1, 2), (2,)], [2, 4]),  # a circle and what waits for it are left out
+    ],
+)
+def test_what_waits_comes_later_and_what_waits_for_nothing_keeps_its_place(
+    waits_for: list[tuple[int, ...]], order: list[int]
+) -> None:
+    assert topological(waits_for) == order
 
 
 _both_ends = when_needed("both_ends", c_int, array(np.int64), c_int64, array(np.int64), c_int64)

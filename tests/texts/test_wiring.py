@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from edgeplan.chapters.base import Stage, covered
+from edgeplan.chapters.profiles import overrides, profile
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, Params, load_params, parts_of_report, rebuilt
 from edgeplan.chapters.running import stage_arguments
 from edgeplan.chapters.wiring import written
@@ -104,11 +104,8 @@ def test_a_stage_is_built_before_what_reads_it() -> None:
         assert not [path for path in stage.written if covered(path, tuple(earlier)) and path not in stage.read], stage.name
 
 
-def test_make_tables_builds_all_but_predictors_again() -> None:
-    """And but the nodes that are told: both fill the cache alone, and give the same again. The order is that of reading."""
-    assert (
-        "dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report\n" in (ROOT / "Makefile").read_text()
-    )
+def test_tables_are_built_without_predictors_and_the_nodes_that_are_told() -> None:
+    """Both fill the cache alone, and give the same again. The order is that of reading."""
     assert [*rebuilt(VALUES), "report"] == [name for name in NAMES if name not in ("nodes", "training")]
 
 
@@ -143,71 +140,32 @@ def test_chapters_have_the_same_names_and_registries() -> None:
 _INSTALLED = {"dvc", "snakemake", "lightgbm", "onnxruntime", "openvino", "setuptools"}
 
 
-@pytest.mark.parametrize(
-    ("name", "packages"),
-    [("requirements.lock", _INSTALLED), ("requirements-dev.lock", _INSTALLED), ("requirements-no-deps.lock", {"pnnx"})],
-)
-def test_lock_is_hashed_and_names_no_index_or_host(name: str, packages: set[str]) -> None:
-    text = (ROOT / name).read_text()
-    assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host|file:", text)
-    pinned = re.findall(r"^([A-Za-z0-9_.-]+)==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
-    assert len(pinned) == len(re.findall(r"^[A-Za-z0-9_.-]+==", text, re.MULTILINE))
-    assert packages <= set(pinned)
-
-
-def test_development_lock_agrees_with_the_lock() -> None:
-    locks = [(ROOT / name).read_text() for name in ("requirements.lock", "requirements-dev.lock")]
-    own, wider = (set(re.findall(r"^[A-Za-z0-9_.-]+==[^\\\n]+", text, re.MULTILINE)) for text in locks)
-    assert own <= wider
-
-
-#: Files that are no text; their content is never converted.
-_BINARY = {".parquet", ".npz", ".npy", ".onnx", ".png"}
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
-def test_the_index_holds_no_other_line_endings() -> None:
-    """Whatever git is set to: a shell, make and YAML read none of Windows'."""
-    command = ["git", "-c", "safe.directory=*", "ls-files", "--eol"]
-    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
-    listed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    told = [line.partition("\t") for line in listed.splitlines()]
-    assert len(told) > 1000
-    for state, _, name in told:
-        index, _, attributes = state.split(maxsplit=2)
-        binary = Path(name).suffix in _BINARY
-        assert index in ({"i/-text"} if binary else {"i/lf", "i/none"}), name
-        assert attributes.split() == (["attr/-text"] if binary else ["attr/text=auto", "eol=lf"]), name
-
-
-COMMITTED = {"seed": 7, "training": {"trials": 12, "seeds": [0, 1]}, "truth": {"repeat": ["cpu-a"]}}
-
-
-def _printed(folder: Path, profile: str) -> str:
-    command = [sys.executable, "-m", "edgeplan.chapters.profiles", ROOT / "config/profiles" / f"{profile}.yaml"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _committed(folder: Path) -> Path:
-    path = folder / "params.yaml"
-    path.write_text(yaml.safe_dump(COMMITTED))
-    author = ("-c", "user.name=a", "-c", "user.email=a@b")
-    for command in (("init", "-q"), ("add", "params.yaml"), (*author, "commit", "-qm", "one")):
-        subprocess.run(["git", *command], cwd=folder, check=True)
-    return path
+def test_locks_are_hashed_name_no_index_or_host_and_agree() -> None:
+    pinned: dict[str, set[str]] = {}
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-no-deps.lock"):
+        text = (ROOT / name).read_text()
+        assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host|file:", text)
+        pinned[name] = set(re.findall(r"^([A-Za-z0-9_.-]+==\S+).*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE))
+        assert len(pinned[name]) == len(re.findall(r"^[A-Za-z0-9_.-]+==", text, re.MULTILINE))
+    assert pinned["requirements.lock"] <= pinned["requirements-dev.lock"]
+    assert {one.partition("==")[0] for one in pinned["requirements.lock"]} >= _INSTALLED
+    assert [one.partition("==")[0] for one in pinned["requirements-no-deps.lock"]] == ["pnnx"]
 
 
 @pytest.mark.parametrize("name", ["tiny", "quick"])
-def test_no_value_of_a_profile_is_split_by_a_shell(tmp_path: Path, name: str) -> None:
-    _committed(tmp_path)
-    words = _printed(tmp_path, name).split()
-    assert words[0::2] == ["-S"] * (len(words) // 2)
-    assert all("=" in word for word in words[1::2])
+def test_no_value_of_a_profile_is_split_by_a_shell(name: str) -> None:
+    values = [*overrides(profile(ROOT / f"config/profiles/{name}.yaml"))]
+    assert [value for value in values if "=" not in value or len(value.split()) > 1] == []
 
 
 def test_the_full_profile_puts_the_committed_values_back(tmp_path: Path) -> None:
-    path = _committed(tmp_path)
-    assert _printed(tmp_path, "full") == ""
-    changed = {**COMMITTED, "training": {"trials": 3, "seeds": [0, 1]}, "truth": {"repeat": []}}
-    path.write_text(yaml.safe_dump(changed))
-    assert _printed(tmp_path, "full") == '-S training.trials=12 -S truth.repeat=["cpu-a"]'
+    committed = {"seed": 7, "training": {"trials": 12, "seeds": [0, 1]}, "truth": {"repeat": ["cpu-a"]}}
+    changed = {**committed, "training": {"trials": 3, "seeds": [0, 1]}, "truth": {"repeat": []}}
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(committed))
+    for command in (("init", "-q"), ("add", "params.yaml"), (*author, "commit", "-qm", "one")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    for params, printed in ((committed, ""), (changed, '-S training.trials=12 -S truth.repeat=["cpu-a"]')):
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+        words = [sys.executable, "-m", "edgeplan.chapters.profiles", ROOT / "config/profiles/full.yaml"]
+        assert subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip() == printed

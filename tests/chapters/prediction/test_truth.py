@@ -1,4 +1,4 @@
-"""What is drawn and measured whole: the zoo, random models, truth, calibration; the grade of a machine."""
+"""What is drawn and measured whole: the zoo, random models, truth, calibration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.prediction.evaluation.page import later_repeats, machine_grade
 from edgeplan.chapters.prediction.stages import calibration, zoo
 from edgeplan.chapters.prediction.stages.nodes import (
     TABLE5_IN_CHANNELS,
@@ -25,7 +24,7 @@ from edgeplan.chapters.prediction.stages.nodes import (
 )
 from edgeplan.chapters.prediction.stages.truth import measure_models
 from edgeplan.chapters.prediction.stages.zoo import ConvShape, conv_shapes
-from edgeplan.chapters.prediction.whole_models import APART_SECONDS, graphs, read_models
+from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.chapters.registry import Params, load_params
 from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
@@ -149,45 +148,6 @@ def test_the_seed_of_the_evaluated_models_calibrates_nothing(tmp_path: Path) -> 
         load_params(tmp_path / "params.yaml")
 
 
-_GRADED = 40
-
-
-def repeats(spread: float, outliers: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Times and the same again, under noise of a spread, some of them disturbed."""
-    rng = np.random.default_rng(seed)
-    first = rng.uniform(1, 100, _GRADED)
-    again = first * np.exp(rng.normal(0, spread, _GRADED))
-    again[: int(outliers * _GRADED)] *= 1.5
-    return first, again
-
-
-@pytest.mark.parametrize(
-    ("spread", "outliers", "expected"),
-    [(0.005, 0.0, "good"), (0.02, 0.0, "good"), (0.06, 0.0, "fair"), (0.2, 0.0, "poor"), (0.005, 0.2, "poor")],
-)
-@pytest.mark.parametrize("seed", range(5))
-def test_injected_noise_gives_each_grade(spread: float, outliers: float, expected: str, seed: int) -> None:
-    first, again = repeats(spread, outliers, seed)
-    graded = machine_grade(_models(first, again, np.full(_GRADED, APART_SECONDS)), {})
-    assert graded is not None
-    assert graded.name == expected
-
-
-def _models(first: np.ndarray, again: np.ndarray, gap: np.ndarray) -> pd.DataFrame:
-    return pd.DataFrame({"normalised_ms": first, "repeat_ms": again, "repeat_gap_s": gap})
-
-
-def test_repeats_near_in_time_and_missing_ones_say_nothing() -> None:
-    first, again = repeats(0.01)
-    gap = np.full(_GRADED, APART_SECONDS)
-    gap[: _GRADED - 3] -= 1.0
-    assert later_repeats(_models(first, again, gap)).spread() is None
-    again[4:] = np.nan
-    graded = machine_grade(_models(first, again, np.full(_GRADED, 1e4)), {})
-    assert graded is not None
-    assert graded.name == "good"
-
-
 def test_square_convolutions_are_counted() -> None:
     b = GraphBuilder("g", (1, 16, 14, 14))
     x = b.conv(b.conv(b.input, 16, 3), 16, 3)
@@ -238,16 +198,3 @@ def test_the_stage_writes_models_that_are_read_again(tmp_path: Path, monkeypatch
     assert written["count"].sum() == shapes.total()
     assert {KernelConfig.from_json(text).kernel_h for text in written["config"]} == {s.kernel for s in shapes}
     assert pd.read_csv(costs)["variants"].tolist() == [2, 2]
-
-
-@pytest.mark.parametrize(
-    ("section", "line"),
-    [("sampling", "selection: disagreement"), ("training", "prior: [dev]"), ("measurement", "least: [dev]")],
-)
-def test_settings_of_what_is_gone_are_refused_by_name(tmp_path: Path, section: str, line: str) -> None:
-    path = tmp_path / "params.yaml"
-    path.write_text(PARAMS_FILE.read_text().replace(f"\n{section}:\n", f"\n{section}:\n  {line}\n"))
-    with pytest.raises(ParamsError) as caught:
-        load_params(path)
-    assert section in caught.value.what
-    assert line.partition(":")[0] in f"{caught.value.what} {caught.value.next_step}"
