@@ -51,14 +51,11 @@ def test_a_pair_is_the_cpu_beside_a_device(workspace: Path) -> None:
     assert isinstance(_init("pair-desk", "--pair", "cuda-h200").exception, DeviceError), "it is there already"
 
 
-def test_only_processors_that_may_be_used_are_taken(workspace: Path) -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert _init("desk").exit_code == 0
-    finally:
-        os.sched_setaffinity(0, before)
-    assert load_device(workspace / "config/devices/desk.yaml").cores == (min(before),)
+def test_only_processors_that_may_be_used_are_taken(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = min(_usable())
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {first})
+    assert _init("desk").exit_code == 0
+    assert load_device(workspace / "config/devices/desk.yaml").cores == (first,)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -110,12 +107,10 @@ def test_a_file_that_is_there_is_kept_unless_forced(workspace: Path) -> None:
     ("arguments", "what"),
     [
         (["../desk"], "name"),
-        (["Desk"], "name"),
         (["a" * 300 + "/b"], "name"),
         (["desk", "--engine", "tensorflux"], "unknown engine 'tensorflux'"),
         (["desk", "--cores", "4096"], "core 4096 does not exist"),
         (["desk", "--cores", "0,x"], "'x' is no number"),
-        (["desk", "--cores", "-1"], "'-1' is no number"),
         (["desk", "--cores", "9" * 5000], "is no number"),
         (["desk", "--threads", "1024"], "1024 threads would share"),
         (["desk", "--pair", "cuda-h200"], "name"),

@@ -10,7 +10,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ from edgeplan.support.machine import environment, fingerprint
 
 GOOD: dict[str, Any] = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": []}
 
-CONFIG = Path(__file__).parents[2] / "config"
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "config"
 SHIPPED = CONFIG / "devices"
 
 
@@ -102,7 +104,7 @@ def test_an_unknown_device_lists_the_known_ones(devices: Path, name: str) -> Non
     assert f"known devices: {own}, opencl-pocl;" in caught.value.next_step
 
 
-@pytest.mark.parametrize("path", ["./dev", "../dev", "dev.yml", "dev/", "/dev/null/dev.yaml"])
+@pytest.mark.parametrize("path", ["./dev", "dev.yml", "/dev/null/dev.yaml"])
 def test_what_is_given_as_a_path_is_not_taken_for_a_name(devices: Path, path: str) -> None:
     _file(devices)
     with pytest.raises(DeviceError, match="cannot read device file"):
@@ -114,13 +116,11 @@ def test_what_is_given_as_a_path_is_not_taken_for_a_name(devices: Path, path: st
     [
         ({"thread": 1}, "thread"),
         ({"threads": 0}, "threads"),
-        ({"threads": "many"}, "threads"),
         ({"cores": [-1]}, "cores.0"),
         ({"transport": "ssh"}, "transport"),
-        ({"format_version": 3}, "format_version"),
         ({"format_version": 2, "transport": {"kind": "ssh", "host": "-x"}}, "transport.ssh.host"),
         ({"format_version": 2, "transport": {"kind": "telnet"}}, "transport"),
-        ({"format_version": None}, "format_version"),
+        ({"format_version": 2, "fingerprint": "mine"}, "fingerprint"),
         ({"engine": None}, "engine"),
         ({"options": {"a": [1]}}, "options.a"),
         pytest.param({"name": "Dev One"}, "name"),
@@ -134,18 +134,19 @@ def test_a_wrong_field_is_named(tmp_path: Path, changes: dict[str, Any], field: 
     assert caught.value.next_step
 
 
-@pytest.mark.parametrize("text", ["- a list", "just text", "", "a: [1", "a: !!python/object:os.system {}"])
-def test_what_is_no_device_file_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "dev.yaml"
+@pytest.mark.parametrize("text", ["- a list", "just text", "", "a: [1", "a: !!python/object:os.system {}", "\x00"])
+@pytest.mark.parametrize(("load", "stem"), [(load_device, "dev"), (load_pair, "pair-test")])
+def test_what_is_no_device_or_pair_file_is_refused(
+    tmp_path: Path, load: Callable[[Path], object], stem: str, text: str
+) -> None:
+    path = tmp_path / f"{stem}.yaml"
     path.write_text(text)
     with pytest.raises(DeviceError) as caught:
-        load_device(path)
+        load(path)
     assert caught.value.where == str(path)
 
 
-def test_a_missing_path_and_a_name_that_differs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="cannot read device file"):
-        load_device(tmp_path / "none.yaml")
+def test_a_name_that_differs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="named 'other' but says 'dev'"):
         load_device(_file(tmp_path, "other"))
 
@@ -182,15 +183,8 @@ def test_an_engine_that_is_not_installed_says_how_to_install_it(monkeypatch: pyt
     assert caught.value.next_step == install
 
 
-@pytest.fixture
-def _affinity() -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    yield
-    os.sched_setaffinity(0, before)
-
-
-@pytest.mark.usefixtures("_affinity")
-def test_pinning_reaches_the_named_cores_or_says_which_is_missing() -> None:
+def test_pinning_reaches_the_named_cores_or_says_which_is_missing(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(os.sched_setaffinity, 0, os.sched_getaffinity(0)))
     core = min(os.sched_getaffinity(0))
     DeviceFile(**{**GOOD, "cores": (core,)}).pin()
     assert os.sched_getaffinity(0) == {core}
@@ -218,8 +212,6 @@ def test_a_core_that_may_not_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_the_environment_can_be_kept_and_names_no_host() -> None:
     document = json.dumps(environment())
     assert environment()["fingerprint"] == fingerprint()
-    assert fingerprint() == fingerprint()
-    assert len(fingerprint()) == 16
     for private in (socket.gethostname(), str(Path.home()), os.environ.get("USER", "")):
         if len(private) > 4:
             assert private not in document
@@ -292,18 +284,13 @@ def test_other_work_is_told(watched: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.problems == ("the load is 3.5: other work is running",)
 
 
-def device(folder: Path, name: str, **fields: Any) -> str:
-    document = {"format_version": 2, "name": name, "engine": "onnxruntime", **fields}
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(document))
-    return name
-
-
 def test_devices_of_this_machine_share_it_and_boards_are_their_own_unless_they_say(tmp_path: Path) -> None:
-    board = {"transport": {"kind": "ssh", "host": "pi5"}}
-    here, there = device(tmp_path, "here"), device(tmp_path, "there", **board)
-    labelled = device(tmp_path, "labelled", **board, machine="rack-1")
-    assert [is_here(name, tmp_path) for name in (here, there, labelled)] == [True, False, False]
-    assert [machine_of(name, tmp_path) for name in (here, there, labelled)] == ["local", "there", "rack-1"]
+    board = {"format_version": 2, "transport": {"kind": "ssh", "host": "pi5"}}
+    for name, fields in (("here", {}), ("there", board), ("labelled", board | {"machine": "rack-1"})):
+        _file(tmp_path, name, name=name, **fields)
+    names = ("here", "there", "labelled")
+    assert [is_here(name, tmp_path) for name in names] == [True, False, False]
+    assert [machine_of(name, tmp_path) for name in names] == ["local", "there", "rack-1"]
     with pytest.raises(DeviceError):
         is_here("nowhere", tmp_path)
 
@@ -317,7 +304,6 @@ def test_rules_that_measure_devices_ask_where_they_are() -> None:
         assert ("threads: cores_taken" in rule) == (measures and stage.all_cores), stage.name
 
 
-ROOT = Path(__file__).parents[2]
 PAIR: dict[str, Any] = {
     "format_version": 2,
     "name": "pair-test",
@@ -372,8 +358,6 @@ def test_a_pair_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (_processors({"device": "opencl-pocl"}), "the engine 'opencl', which does not compute in the calling thread"),
         (_processors(second={"name": "cpu"}), "both are named cpu"),
         ({"processors": PAIR["processors"][:1]}, "processors"),
-        ({"synchronisation": "hope"}, "synchronisation"),
-        ({"format_version": 1}, "format_version"),
         ({"surprise": 1}, "surprise"),
         ({"name": "pair-other"}, "named 'pair-test' but says 'pair-other'"),
     ],
@@ -383,25 +367,9 @@ def test_mistakes_are_told(tmp_path: Path, changes: dict[str, Any], message: str
         load_pair(_pair_file(tmp_path, **changes))
 
 
-@pytest.mark.parametrize("content", ["", "[1, 2]", "name: [", "\x00"])
-def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "pair-test.yaml"
-    path.write_text(content)
-    with pytest.raises(DeviceError, match="pair file"):
-        load_pair(path)
-
-
 def test_cores_may_be_shared_where_events_are_asked_for(tmp_path: Path) -> None:
     pair = load_pair(_pair_file(tmp_path, **_processors(second={"cores": [0]}), synchronisation="events"))
-    assert pair.shared_cores
-    assert pair.cores == (0,)
-
-
-def test_cores_that_do_not_exist_are_told(tmp_path: Path) -> None:
-    beyond = os.cpu_count() or 1
-    pair = load_pair(_pair_file(tmp_path, **_processors(second={"cores": [beyond]})))
-    with pytest.raises(DeviceError, match=f"core {beyond} does not exist on this machine.*\n.*field gpu.cores"):
-        pair.check_cores()
+    assert (pair.shared_cores, pair.cores) == (True, (0,))
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores, one of which is withheld")

@@ -19,7 +19,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.measurement import others
 from edgeplan.measurement.others import timed_runs
 from edgeplan.support import cpus
-from edgeplan.support.cpus import busy_ticks, least_loaded, others_load, pin_threads
+from edgeplan.support.cpus import busy_ticks, least_loaded, others_load
 from edgeplan.support.subprocesses import child_environment
 
 LANE = "processes"  # see tests/conftest.py
@@ -45,13 +45,6 @@ def _one(quota: int, throttled_ns: int = 0) -> dict[str, str]:
     [
         ({"sys/fs/cgroup/cpu/a/b": _one(50_000, 2_000_000)}, "3:cpu,cpuacct:/a/b\n", _V1.format(top="/"), 0.5, 2.0),
         ({"sys/fs/cgroup/cpu": _one(150_000)}, "3:cpu,cpuacct:/docker/1\n", _V1.format(top="/docker/1"), 1.5, 0.0),
-        (
-            {"sys/fs/cgroup/cpu/a": _one(25_000), "sys/fs/cgroup/cpu/a/b": _one(-1)},
-            "3:cpu:/a/b\n",
-            _V1.format(top="/"),
-            0.25,
-            0.0,
-        ),
         ({"sys/fs/cgroup/cpu/a": _one(-1)}, "3:cpu:/a\n", _V1.format(top="/"), None, 0.0),
         (
             {
@@ -115,21 +108,6 @@ def test_what_takes_all_processors_takes_those_that_it_was_given() -> None:
     assert _given(code, one) == [f"{sorted(one)} {sorted(one)} 1"]
 
 
-def test_a_core_that_was_not_given_is_refused() -> None:
-    given = sorted(os.sched_getaffinity(0))
-    if len(given) < 2:
-        pytest.skip("one processor")
-    code = (
-        "from edgeplan.devices.config import DeviceFile; from edgeplan.errors import DeviceError\n"
-        f"device = DeviceFile(format_version=1, name='d', engine='onnxruntime', cores=({given[1]},))\n"
-        "try: device.pin()\n"
-        "except DeviceError as error: print(error)"
-    )
-    told = _given(code, {given[0]})
-    assert told[0] == f"core {given[1]} may not be used by this process"
-    assert f"name cores among {given[0]}; or leave the list empty" in told[2]
-
-
 @pytest.fixture
 def tight_group() -> Iterator[Path]:
     """A control group that gets a twentieth of a processor's time."""
@@ -173,14 +151,11 @@ def test_without_a_quota_other_work_is_to_stop() -> None:
 def test_spare_cores_that_were_not_given_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     core = min(os.sched_getaffinity(0))
     monkeypatch.setattr(cpus, "allowed", lambda: frozenset({core}))
-    before = os.sched_getaffinity(0)
-    try:
+    with cpus.pinned():
         DeviceFile(format_version=1, name="d", engine="onnxruntime", cores=(core,), spare_cores=(core + 1,)).pin()
         assert os.sched_getaffinity(0) == {core}
         with pytest.raises(DeviceError, match=r"may not be used|does not exist"):
             DeviceFile(format_version=1, name="d", engine="onnxruntime", cores=(core + 1,)).pin()
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 PROCESSOR = max(os.sched_getaffinity(0))
@@ -204,14 +179,6 @@ def busy(*processors: int) -> Iterator[None]:
                 process.stdout.close()
 
 
-@pytest.fixture
-def _here() -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {PROCESSOR})
-    yield
-    os.sched_setaffinity(0, before)
-
-
 def spin(ms: float) -> None:
     """Work of a fixed amount of processor time."""
     end = time.thread_time_ns() + int(ms * 1e6)
@@ -219,15 +186,13 @@ def spin(ms: float) -> None:
         pass
 
 
-@pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize("ms", [1.0, 30.0])
 def test_beside_a_process_that_never_sleeps_a_run_takes_about_its_own_time(ms: float) -> None:
-    with busy(PROCESSOR):
+    with busy(PROCESSOR), cpus.pinned(PROCESSOR):
         found = timed_runs(lambda: spin(ms), least=4, most=20, block_ms=4 * ms, threads=1)
     assert ms <= min(found) / 1e6 < 1.5 * ms
 
 
-@pytest.mark.usefixtures("_here")
 def test_interrupted_runs_do_not_count_while_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([0, 1, 1, 1, 1, 2, 2, 2, 2, 2])  # the first and the third of five runs are interrupted
     monkeypatch.setattr(others, "switches", lambda: next(counts))
@@ -255,10 +220,8 @@ def test_ticks_of_a_processor_are_those_it_was_not_idle() -> None:
         ((1,), (0,), {0: 0.0, 1: 0.9}, (0,)),
         ((1,), (0,), {0: 0.85, 1: 0.9}, (1,)),
         ((1,), (0,), {1: 0.9}, (1,)),
-        ((1,), (), {1: 0.9}, (1,)),
         ((1, 2), (0, 3), {0: 0.0, 1: 0.9, 2: 0.8, 3: 0.1}, (0, 3)),
         ((1, 2), (0,), {0: 0.0, 1: 0.9, 2: 0.8}, (0, 2)),
-        ((1,), (0,), {}, (1,)),
     ],
 )
 def test_a_processor_is_left_for_one_that_others_use_clearly_less(
@@ -281,11 +244,4 @@ def test_all_threads_are_pinned() -> None:
         "t = threading.Thread(target=lambda: (hold.wait(), found.append(os.sched_getaffinity(0)))); t.start()\n"
         f"pin_threads([{PROCESSOR}]); hold.set(); t.join(); print(found[0])"
     )
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == f"{{{PROCESSOR}}}\n"
-    )
-
-
-def test_a_processor_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(OSError, match="Invalid argument"):
-        pin_threads([9999])
+    assert _given(code, os.sched_getaffinity(0)) == [f"{{{PROCESSOR}}}"]

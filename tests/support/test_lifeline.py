@@ -30,7 +30,7 @@ from edgeplan.runtime.streaming.workloads import all_resident
 from edgeplan.support import lifeline
 from edgeplan.support.files import write_json
 from edgeplan.support.scratch import ScratchFolder
-from edgeplan.support.subprocesses import end, module_command, program_command, run, start
+from edgeplan.support.subprocesses import module_command, program_command, run
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -161,15 +161,11 @@ def test_a_worker_goes_on_when_the_thread_that_started_it_has_ended(folder: Path
         assert left(holder.mark) == []
 
 
-def test_a_command_that_takes_too_long_is_ended_with_what_it_started() -> None:
+def test_a_command_that_takes_too_long_or_has_ended_leaves_nothing_that_it_started() -> None:
     mark = uuid.uuid4().hex
     with pytest.raises(subprocess.TimeoutExpired):
         run(program_command("sh", "-c", "sleep 300 & sleep 300"), timeout=1.0, variables={_MARK: mark})
     assert left(mark) == []
-
-
-def test_nothing_is_left_of_a_command_that_has_ended() -> None:
-    mark = uuid.uuid4().hex
     done = run(program_command("sh", "-c", "sleep 300 >/dev/null 2>&1 & echo done"), variables={_MARK: mark})
     assert (done.returncode, done.stdout) == (0, b"done\n")
     assert left(mark) == []
@@ -220,12 +216,6 @@ def test_descendants_are_asked_to_end_and_killed_when_they_do_not(what: str, cod
     assert time.monotonic() - begin < 30
 
 
-def test_end_waits_for_the_process() -> None:
-    process = start(program_command("sleep", "300"))
-    end(process)
-    assert process.returncode == -signal.SIGKILL
-
-
 _STARTING = re.compile(
     r"subprocess\.(run|Popen|call|check_\w+)|os\.(fork|posix_spawn\w*|system|popen)|(\w+\.)?Process(PoolExecutor)?"
 )
@@ -248,7 +238,6 @@ def test_processes_are_started_by_the_one_module_that_binds_them() -> None:
         "edgeplan/comparing/runner.py",  # sessions, which end with their input or by themselves; it ends with who asked
         "edgeplan/support/machine.py",  # git, which ends by itself
         "scripts/ratchet.py",  # likewise
-        "scripts/process_starts.py",  # a compiler, which ends by itself
         "edgeplan/measurement/process/page_cache.py",  # a guard outlives who changes a number of the system, to put it back
         "edgeplan/measurement/board/worker.py",  # likewise the board's own thermometer, in seconds
         "edgeplan/measurement/board/link.py",  # a worker on a board ends its batch, whatever becomes of who asked

@@ -21,20 +21,11 @@ _CAUSES = frozenset((*_NO_ROOM, *_NOT_ALLOWED, *_NO_FOLDER, errno.EISDIR, errno.
 
 def state_base() -> str:
     """Return the folder that the state folder lies in, "" if there is none."""
-    return _base("XDG_STATE_HOME", ".local/state")
-
-
-def cache_base() -> str:
-    """Return the folder for what can be made again at any time, "" if there is none."""
-    return _base("XDG_CACHE_HOME", ".cache")
-
-
-def _base(variable: str, in_home: str) -> str:
-    given = os.environ.get(variable, "")
+    given = os.environ.get("XDG_STATE_HOME", "")
     if given.startswith(os.sep):  # others are to be ignored, says the XDG base directory specification
         return given
     try:
-        return str(Path.home() / in_home)
+        return str(Path.home() / ".local/state")
     except RuntimeError:
         return ""
 

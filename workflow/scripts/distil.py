@@ -22,15 +22,9 @@ MAX_BYTES = 4_900_000
 
 
 def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
-    """Write the costs of preparing kernels, fitted over all profiled rows, where the device has such rows.
+    """Write the costs of preparing kernels, fitted over all profiled rows of one machine, where the device has such rows.
 
-    Args:
-        profiles: folder of profiled rows, of one machine.
-        environment: what is known of the machine that measured the starts.
-        folder: folder to write to.
-
-    Returns:
-        Candidates behind the fits; 0 where nothing is profiled, and nothing written.
+    `environment`: what is known of the machine that measured the starts. Gives the candidates behind the fits; 0: no rows.
     """
     rows, identity = max(
         ((_rows_of(path), path) for path in sorted(profiles.glob(f"{'[0-9a-f]' * 12}.json"))),
@@ -64,13 +58,7 @@ def _little(classes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def distil(device: Path, results: Path, folder: Path) -> int:
-    """Write what the package ships of a device, and return the size of its largest file in bytes.
-
-    Args:
-        device: its file.
-        results: its folder of results.
-        folder: folder to write to.
-    """
+    """Write what the package ships of a device, from its file and its results, and return the bytes of its largest file."""
     copies = {
         folder / device.name: device,
         folder / RULES: results / "fusion" / RULES,

@@ -43,20 +43,14 @@ def error_of(device: DeviceFile) -> EdgeplanError:
     return caught.value
 
 
-_SSH = "ssh: connect to host pi5 port 22:"
 _DEPLOY = "edgeplan device deploy pi"
 SAID = {  # what ssh and shells say
     "unknown host": (255, "ssh: Could not resolve hostname pi5: Name or service", "host pi5 is not known", "transport.host"),
     "refused key": (255, "root@pi5: Permission denied (publickey).", "refused the key", "ssh-copy-id pi5"),
-    "closed port": (255, f"{_SSH} Connection refused", "refuses connections", "ssh pi5 true"),
-    "off": (255, f"{_SSH} Connection timed out", "does not answer", "ssh pi5 true"),
-    "no route": (255, f"{_SSH} No route to host", "does not answer", "ssh pi5 true"),
+    "off": (255, "ssh: connect to host pi5 port 22: Connection timed out", "does not answer", "ssh pi5 true"),
     "new key": (255, "@ REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key", "another host key", "ssh-keygen -R pi5"),
-    "unknown key": (255, "No ED25519 host key is known for pi5.\nHost key verification failed.", "not known", "ssh pi5 true"),
     "no Python": (127, "bash: line 1: py3: command not found", "no Python at py3", _DEPLOY),
-    "no Python, dash": (127, "sh: 1: py3: not found", "no Python at py3", _DEPLOY),
     "no file": (127, "bash: line 1: /opt/py3: No such file or directory", "no Python at py3", _DEPLOY),
-    "no package": (1, "/usr/bin/python3: No module named edgeplan", "not installed there", _DEPLOY),
     "no library": (1, "ModuleNotFoundError: No module named 'msgspec'", "'msgspec'", _DEPLOY),
     "old Python": (1, "edgeplan needs Python 3.11 or newer, this is 3.10.12", "too old: .* 3.10.12", _DEPLOY),
     "anything else": (3, "\x1b[31mmoon\x1b[0m", "no worker answers at host pi5", _DEPLOY),
@@ -97,14 +91,11 @@ def test_what_works_on_this_machine_alone_refuses_a_board() -> None:
         {"transport": {"kind": "ssh", "host": "pi5; rm -rf ~"}},
         {"transport": {"kind": "ssh", "host": "pi5", "python": "python\n3"}},
         {"transport": {"kind": "command", "argv": []}},
-        {"transport": {"kind": "telnet", "host": "pi5"}},
-        {"transport": {"kind": "ssh", "host": "pi5", "shell": "true"}},
-        {"fingerprint": "mine"},
         {"gate": {"max_celsius": "warm"}},
     ],
 )
 def test_a_device_file_that_reaches_nowhere_is_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"transport|fingerprint|gate"):
+    with pytest.raises(ValueError, match=r"transport|gate"):
         DeviceFile.model_validate({**SSH.model_dump(), **fields})
 
 
@@ -147,8 +138,6 @@ def test_other_sources_are_refused(tmp_path: Path) -> None:
     [
         "print('Welcome to Board OS 12', flush=True)",
         "import sys; sys.stdout.write('x' * 20_000_000); sys.stdout.flush()",
-        "import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\n')",
-        'print(\'{"is":"hello"}\')',
         'print(\'{"is":"system","argv":["touch","/tmp/x"]}\')',
     ],
 )
@@ -245,11 +234,7 @@ def test_a_lying_worker_writes_no_row_and_no_file(tmp_path: Path, lie: str) -> N
     ("change", "value"),
     [
         ("engine_version", "1.0\n../.."),
-        ("engine_version", ""),
-        ("clock", "yesterday"),
-        ("sources", "short"),
         ("environment", {"fingerprint": "../../../etc"}),
-        ("environment", {"cpu": "x" * 5000}),
     ],
 )
 def test_a_board_that_describes_itself_oddly_is_refused(tmp_path: Path, change: str, value: object) -> None:

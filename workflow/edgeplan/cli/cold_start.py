@@ -11,7 +11,7 @@ import typer
 from edgeplan.chapters.cold_start import api
 from edgeplan.chapters.cold_start.api import ColdStartPlan, Costs, OnNoise
 from edgeplan.chapters.cold_start.gpu.planned import gpu_device, plan_gpu_start, refuse_for_gpu
-from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, ModelArgument, PlanOption, SetOption, ShapeOption, preparation
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES, Profile
@@ -25,8 +25,8 @@ _MB = 1e6
 
 
 def plan_cold_start(
-    model: Annotated[Path, typer.Argument(help="ONNX file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
+    model: ModelArgument,
+    output: PlanOption,
     device: Annotated[
         str,
         typer.Option(

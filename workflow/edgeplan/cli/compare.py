@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, ModelArgument, SetOption, ShapeOption, preparation
 from edgeplan.comparing import api
 from edgeplan.comparing.result import Comparison, share_of, write_chart
 from edgeplan.errors import ParamsError
@@ -21,7 +21,7 @@ _MIB, _INTERRUPTED = 1 << 20, 130
 
 
 def compare(
-    model: Annotated[Path, typer.Argument(help="ONNX file.")],
+    model: ModelArgument,
     device: Annotated[
         str, typer.Option("--device", "-d", help="Name of a device, or path of a device file: its processors are used.")
     ] = "cpu-onednn",

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from edgeplan import front
-from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.front import Front, Goal, PlanForGoal
 from edgeplan.runtime.gpu_program import GpuPrediction
@@ -22,7 +22,7 @@ _MIB, _DEVICE = 1 << 20, "cpu-onednn"
 
 
 def plan_front(
-    model: Annotated[Path, typer.Argument(help="ONNX file.")],
+    model: ModelArgument,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write one of the plans to: the best for the goal.")
     ] = None,
@@ -33,7 +33,7 @@ def plan_front(
     pair: Annotated[
         str, typer.Option("--pair", help="Plan for two processors, too: name of a pair, or path of its file.")
     ] = "",
-    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = _DEVICE,
+    device: DeviceOption = _DEVICE,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,

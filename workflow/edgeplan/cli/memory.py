@@ -12,7 +12,7 @@ from edgeplan.chapters.memory import api
 from edgeplan.chapters.memory.api import Inferences
 from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.chapters.memory.proof import Proof
-from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, PlanOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.profiling.streaming import StreamProfile
@@ -24,8 +24,8 @@ _MIB = 1 << 20
 
 
 def plan_memory(
-    model: Annotated[Path, typer.Argument(help="ONNX file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
+    model: ModelArgument,
+    output: PlanOption,
     budget: Annotated[
         str,
         typer.Option(
@@ -35,7 +35,7 @@ def plan_memory(
     max_slowdown: Annotated[
         str, typer.Option(help="Largest slowdown, as in 5%, in place of a budget: the least budget that keeps it is taken.")
     ] = "",
-    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
+    device: DeviceOption = "cpu-onednn",
     threads: Annotated[
         int, typer.Option(min=0, max=1024, help="Computing threads; 0: all processors of the device but one, which reads.")
     ] = 0,

@@ -12,6 +12,9 @@ from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.terminal import escaped, say
 from edgeplan.workloads.registry import named_models
 
+ModelArgument = Annotated[Path, typer.Argument(help="ONNX file.")]
+DeviceOption = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
+PlanOption = Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Shape of an input with open axes: input=1,3,224,224. Repeatable.")
 ]

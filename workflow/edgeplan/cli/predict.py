@@ -14,7 +14,7 @@ from rich.table import Table
 
 from edgeplan.chapters.prediction import api
 from edgeplan.chapters.prediction.api import Measured, Prediction
-from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
@@ -22,12 +22,10 @@ _NAMED = 3  # kernels of a warning
 _SEEN = 0.005  # of the time
 _SECONDS = 5.0
 
-_Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
-
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="ONNX file.")],
-    device: _Device = "cpu-onnxruntime",
+    model: ModelArgument,
+    device: DeviceOption = "cpu-onnxruntime",
     results: ResultsOption = None,
     shape: ShapeOption = None,
     values: SetOption = None,
@@ -105,10 +103,8 @@ _NOISY, _WAITED = 0.05, 0.02
 
 
 def measure(
-    model: Annotated[Path, typer.Argument(help="ONNX file.")],
-    device: Annotated[
-        str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")
-    ] = "cpu-onnxruntime",
+    model: ModelArgument,
+    device: DeviceOption = "cpu-onnxruntime",
     seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="About how long to measure.")] = 20.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the workspace's.")] = None,

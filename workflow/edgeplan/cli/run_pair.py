@@ -74,11 +74,7 @@ def check_lines(check: PairCheck | None) -> list[str]:
 
 
 def planned(folder: PlanFolder) -> ShownPlan:
-    """Read the plan of a pair's folder, as far as it is shown.
-
-    Raises:
-        FormatError: it is of another kind, or does not fit.
-    """
+    """Read the plan of a pair's folder, as far as it is shown; FormatError where it does not fit."""
     parts = folder.scheduled(PairSchedule).plan | folder.predicted(PairPrediction).plan
     try:
         return msgspec.convert(parts, ShownPlan)

@@ -218,11 +218,7 @@ class DeviceFile(BaseModel):
         return None if self.transport == "local" else self.transport
 
     def require_local(self, what: str) -> None:
-        """Refuse a board where something works on this machine alone.
-
-        Args:
-            what: works so, as a subject with its verb.
-        """
+        """Refuse a board where something (`what`, a subject with its verb) works on this machine alone."""
         if self.board is not None:
             raise DeviceError(
                 f"{what} on this machine alone, and the device is reached by {self.board.place}",

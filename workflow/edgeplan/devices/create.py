@@ -31,18 +31,15 @@ def create_device(
     cores: Sequence[int] = (),
     force: bool = False,
 ) -> tuple[DeviceFile, Path]:
-    """Write a device file for an engine on this machine.
+    """Write a device file for an engine on this machine; give the device and its file.
 
     Args:
-        name: of the device: lower-case letters and digits, with single hyphens between them.
+        name: lower-case letters and digits, with single hyphens between them.
         engine: name of a registered engine; "" takes the first that is installed.
-        threads: threads of one inference; 0 takes one for each core that is named, else one.
+        threads: of one inference; 0 takes one for each core that is named, else one.
         cores: processors to pin to; without, the last ones that this process may use, one a thread: the first of a machine
             has most of the system's own work.
         force: overwrite a file that is there.
-
-    Returns:
-        The device and its file.
     """
     here = workspace()
     path = (here.devices if here.found else DEVICE_FOLDER) / f"{name}.yaml"
@@ -70,16 +67,13 @@ def create_device(
 
 
 def create_pair(name: str, second: str, *, cores: Sequence[int] = (), force: bool = False) -> tuple[PairFile, Path]:
-    """Write a pair file for this machine: its CPU, by cpu-onednn, and beside it a processor of its own.
+    """Write a pair file for this machine: its CPU, by cpu-onednn, beside a device; give the pair and its file.
 
     Args:
-        name: of the pair: `pair-`, then as for devices.
+        name: `pair-`, then as for devices.
         second: name of the device beside the CPU, such as cuda-h200.
         cores: of the CPU; without, all that this process may use.
         force: overwrite a file that is there.
-
-    Returns:
-        The pair and its file.
     """
     here = workspace()
     path = (here.pairs if here.found else PAIR_FOLDER) / f"{name}.yaml"

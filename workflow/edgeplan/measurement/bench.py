@@ -148,7 +148,7 @@ class Bench:
         device: the device.
         settings: how to measure.
         rows: folder of the device's row store.
-        measurer: the measurer; without, that of the device.
+        measurer: that of the device without.
         quiet_seconds: for how long the references are timed alone, where no stored row tells how fast they are.
     """
 

@@ -7,8 +7,8 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from edgeplan.devices.config import DeviceFile, load_device
@@ -35,13 +35,8 @@ class DeviceCheck:
     """A check holds the findings on one device.
 
     Attributes:
-        device: the device file.
-        engine_version: version of its engine.
         environment: state of the machine.
         compute_us, bandwidth_us: least time of each reference in each window.
-        compute_spread: (90th - 10th percentile) / median of the compute windows: drift of the clock.
-        bandwidth_spread: the same of the bandwidth windows: neighbours on the memory bus.
-        residual: median relative difference of neighbouring compute windows: what normalisation cannot remove.
         shared: share of the looks in which a load that feels every neighbour, on all processors at once, was slowed: other
             guests on the cores that these processors are threads of, or two of these on one core.
         problems: why figures cannot be trusted; empty when they can.
@@ -52,11 +47,24 @@ class DeviceCheck:
     environment: dict[str, Any]
     compute_us: tuple[float, ...]
     bandwidth_us: tuple[float, ...]
-    compute_spread: float
-    bandwidth_spread: float
-    residual: float
     shared: float
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def compute_spread(self) -> float:
+        """Return (90th - 10th percentile) / median of the compute windows: drift of the clock."""
+        return _spread(self.compute_us)
+
+    @property
+    def bandwidth_spread(self) -> float:
+        """Return the same of the bandwidth windows: neighbours on the memory bus."""
+        return _spread(self.bandwidth_us)
+
+    @property
+    def residual(self) -> float:
+        """Return the median relative difference of neighbouring compute windows: what normalisation cannot remove."""
+        steps = [abs(b / a - 1) for a, b in itertools.pairwise(self.compute_us)]
+        return statistics.median(steps) if steps else 0.0
 
     @property
     def trusted(self) -> bool:
@@ -64,7 +72,7 @@ class DeviceCheck:
         return not self.problems
 
 
-def _spread(values: list[float]) -> float:
+def _spread(values: tuple[float, ...]) -> float:
     ordered = sorted(values)
     low, high = ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]
     return (high - low) / statistics.median(ordered)
@@ -80,14 +88,8 @@ def _watch_there(device: DeviceFile, seconds: float) -> DeviceCheck:
     """Have a board watched by its worker."""
     with contextlib.closing(BoardMeasurer(device)) as board:
         facts, found = board.describe(), board.check(seconds)
-    return _judged(
-        device,
-        facts.engine_version,
-        {**facts.environment, "load_1min": found.load_1min},
-        [ReferenceTimes(*both) for both in zip(found.compute_us, found.bandwidth_us, strict=True)],
-        found.shared,
-        list(found.problems),
-    )
+    state = {**facts.environment, "load_1min": found.load_1min}
+    return DeviceCheck(device, facts.engine_version, state, found.compute_us, found.bandwidth_us, found.shared, found.problems)
 
 
 def watch(device: DeviceFile, seconds: float) -> DeviceCheck:
@@ -108,47 +110,21 @@ def watch(device: DeviceFile, seconds: float) -> DeviceCheck:
             looks.append(watch.now())
             time.sleep(max(0.0, min(_WINDOW_SECONDS, end - time.monotonic())))
     shared = sum(look > LIMIT for look in looks) / len(looks)
-    return _judged(device, version, state, windows, shared, None)
+    compute, bandwidth = zip(*map(astuple, windows), strict=True)
+    found = DeviceCheck(device, version, state, compute, bandwidth, shared)
+    return replace(found, problems=tuple(_problems(found)))
 
 
-def _judged(
-    device: DeviceFile,
-    version: str,
-    state: dict[str, Any],
-    windows: Sequence[ReferenceTimes],
-    shared: float,
-    problems: Sequence[str] | None,
-) -> DeviceCheck:
-    """Judge what was seen; `problems` are those that a board found itself."""
-    compute = [w.compute_us for w in windows]
-    bandwidth = [w.bandwidth_us for w in windows]
-    steps = [abs(b / a - 1) for a, b in itertools.pairwise(compute)]
-    residual = statistics.median(steps) if steps else 0.0
-    if problems is None:
-        problems = list(_problems(_spread(compute), residual, shared, state, device))
-    return DeviceCheck(
-        device,
-        version,
-        state,
-        tuple(compute),
-        tuple(bandwidth),
-        _spread(compute),
-        _spread(bandwidth),
-        residual,
-        shared,
-        tuple(problems),
-    )
-
-
-def _problems(spread: float, residual: float, shared: float, state: dict[str, Any], device: DeviceFile) -> Iterator[str]:
-    if spread > MAX_COMPUTE_SPREAD:
-        yield f"the compute reference drifts by {100 * spread:.0f} % (limit {100 * MAX_COMPUTE_SPREAD:.0f} %)"
-    if residual > MAX_RESIDUAL:
-        yield f"neighbouring windows differ by {100 * residual:.1f} % (limit {100 * MAX_RESIDUAL:.0f} %)"
-    if shared > MAX_SHARED:
-        yield f"others used the processors' cores in {100 * shared:.0f} % of the looks (limit {100 * MAX_SHARED:.0f} %)"
-    if state["load_1min"] > MAX_LOAD:
-        yield f"the load is {state['load_1min']}: other work is running"
+def _problems(found: DeviceCheck) -> Iterator[str]:
+    device, load = found.device, found.environment["load_1min"]
+    if found.compute_spread > MAX_COMPUTE_SPREAD:
+        yield f"the compute reference drifts by {100 * found.compute_spread:.0f} % (limit {100 * MAX_COMPUTE_SPREAD:.0f} %)"
+    if found.residual > MAX_RESIDUAL:
+        yield f"neighbouring windows differ by {100 * found.residual:.1f} % (limit {100 * MAX_RESIDUAL:.0f} %)"
+    if found.shared > MAX_SHARED:
+        yield f"others used the processors' cores in {100 * found.shared:.0f} % of the looks (limit {100 * MAX_SHARED:.0f} %)"
+    if load > MAX_LOAD:
+        yield f"the load is {load}: other work is running"
     if held := cpus.held_back():
         yield f"{held} stopped the check"
     if len(device.cores) < device.threads and device.cores:

@@ -169,18 +169,8 @@ def measure_batch(
 ) -> list[Measurement]:
     """Measure subjects together; those still noisy after all blocks get further ones.
 
-    Args:
-        engine: to measure on.
-        subjects: what to time.
-        settings: how to.
-        references: timed beside each block.
-        nominal: what they take on the quiet machine.
-        sample: number of the repetition.
-        clock: tells the time that a block begins at, seconds since the epoch.
-
-    Returns:
-        One measurement per subject, in order, but of nodes that the engine refuses. Whether the batch as a whole is quiet
-        enough is for the caller to judge.
+    Gives one measurement per subject, in order, but of nodes that the engine refuses. Whether the batch as a whole is quiet
+    enough is for the caller to judge. `clock` tells the time that a block begins at, seconds since the epoch.
     """
     with ScratchFolder("models") as folder:
         loaded = [one for subject in subjects for one in _load(engine, subject, Path(folder))]
@@ -211,12 +201,7 @@ def measure_batch(
 
 
 class Local:
-    """Measures on this machine; what a bench stores of it is also journalled here, so nothing is kept apart.
-
-    Args:
-        device: the device.
-        clock: tells the time that blocks begin at, in seconds since the epoch.
-    """
+    """Measures on this machine; what a bench stores of it is also journalled here, so nothing is kept apart."""
 
     def __init__(self, device: DeviceFile, clock: Callable[[], float] = time.time) -> None:
         self._device, self._clock, self._before = device, clock, os.sched_getaffinity(0)

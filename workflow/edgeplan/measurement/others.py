@@ -85,14 +85,8 @@ class Preemption:
 def timed_runs(run: Callable[[], None], *, least: int, most: int, block_ms: float, threads: int) -> list[int]:
     """Time runs that nobody interrupted; return their durations in nanoseconds, at least one.
 
-    Where too few runs stayed undisturbed, the others' processor time (one thread) or duration (several) counts.
-
-    Args:
-        run: one inference.
-        least: so many are wanted.
-        most: and no more than these.
-        block_ms: they go on for about this long, within those limits.
-        threads: of the run. Processor time can stand for the duration of a run on one thread only.
+    Where too few runs stayed undisturbed, the others' duration counts, or, on one thread, their processor time, which can
+    stand for it there. `least` runs are wanted and `most` taken; within these limits they go on for about `block_ms`.
     """
     clock, processor = time.perf_counter_ns, time.process_time_ns
     whole: list[int] = []

@@ -27,6 +27,8 @@ from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
 
 Floats = npt.NDArray[np.float64]
+#: Columns of a row that have a value a block.
+COLUMNS = ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at")
 
 
 def graph_digest(graph: Graph) -> str:
@@ -101,7 +103,6 @@ class FileSubject:
         name: tells files with other contents apart; it is what rows are kept by.
         write: writes the file at a path, or hands out that of one that is there.
         wanted: what it leaves open.
-        weight_bytes: bytes of its weights.
     """
 
     name: str
@@ -212,10 +213,8 @@ class Batch:
 
     Attributes:
         key: of the rows that the batch gives: all that decides them but the subjects.
-        subjects: to time.
-        names: the id of each in the store.
+        names: the id of each subject in the store.
         sample: 0 for the first measurement of a subject, k for the k-th repetition.
-        settings: how to measure.
         nominal: times of the references on the quiet machine.
     """
 

@@ -36,11 +36,7 @@ class ReferenceTimes:
 
 
 class References:
-    """References are two loads, allocated once.
-
-    Args:
-        loads: the first follows the clock of what is measured, the second its memory; None: those of the host.
-    """
+    """References are two loads: of the clock and of the memory of what is measured; without, those of the host."""
 
     def __init__(self, loads: tuple[Callable[[], object], Callable[[], object]] | None = None) -> None:
         self._compute, self._bandwidth = loads or _host_loads()
@@ -79,13 +75,9 @@ _QUANTILE = 0.25
 
 
 def nominal_times(device: str, rows: Path, references: References, runs: int) -> ReferenceTimes:
-    """Return the reference times of stored rows of this device and machine; measure them now where there are none.
+    """Return the reference times of rows, below the folder of all, of this device and machine; without such rows measure now.
 
-    Args:
-        device: its name.
-        rows: folder of all rows.
-        references: to measure with, on the cores that count.
-        runs: of each reference at a time.
+    The references are timed on the cores that count, `runs` of each at a time.
     """
     here = fingerprint()
     for identity in _identities(device, rows):

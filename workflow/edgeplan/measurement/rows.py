@@ -21,22 +21,19 @@ from pydantic import BaseModel, ConfigDict
 
 from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError
-from edgeplan.measurement.records import Measurement
+from edgeplan.measurement.records import COLUMNS, Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.support.files import read_json, write_atomically
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.store import FORMAT_VERSION, FileFormat, KeyedStore, journal_of, key_of
 
-_FLOATS = pa.list_(pa.float32())
+_FLOATS, _TIMES = pa.list_(pa.float32()), COLUMNS[:-1]
 _SCHEMA = pa.schema(
     [
         ("subject", pa.string()),
         ("sample", pa.int32()),
-        ("least_us", _FLOATS),
-        ("median_us", _FLOATS),
-        ("compute_us", _FLOATS),
-        ("bandwidth_us", _FLOATS),
+        *((name, _FLOATS) for name in _TIMES),
         ("measured_at", pa.list_(pa.float64())),
         ("nodes", pa.list_(pa.string())),
         ("node_us", _FLOATS),
@@ -68,9 +65,6 @@ def measurement_of(row: Mapping[str, Any], nominal: ReferenceTimes, exponents: R
     """Make a measurement of a stored row, normalised as asked."""
     nodes = tuple(EngineNode(**{**json.loads(n), "members": tuple(json.loads(n)["members"])}) for n in row["nodes"])
     blocks = len(row["least_us"])
-    arrays = {
-        k: np.array(row[k], dtype=np.float64) for k in ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at")
-    }
     return Measurement(
         subject=row["subject"],
         sample=row["sample"],
@@ -79,7 +73,7 @@ def measurement_of(row: Mapping[str, Any], nominal: ReferenceTimes, exponents: R
         nominal=nominal,
         exponents=exponents,
         seconds=float(row["seconds"]),
-        **arrays,
+        **{name: np.array(row[name], dtype=np.float64) for name in COLUMNS},
     )
 
 
@@ -89,10 +83,7 @@ def row_of(m: Measurement) -> dict[str, Any]:
     return {
         "subject": m.subject,
         "sample": m.sample,
-        "least_us": m.least_us.astype(np.float32),
-        "median_us": m.median_us.astype(np.float32),
-        "compute_us": m.compute_us.astype(np.float32),
-        "bandwidth_us": m.bandwidth_us.astype(np.float32),
+        **{name: getattr(m, name).astype(np.float32) for name in _TIMES},
         "measured_at": m.measured_at,
         "nodes": nodes,
         "node_us": m.node_us.ravel().astype(np.float32),
@@ -125,7 +116,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 _KEYED = ("engine", "engine_version", "device", "measurement", "fingerprint", "sources")
-_TIMES = ("least_us", "median_us", "compute_us", "bandwidth_us")
 _MOST_BYTES = 4 << 30
 
 
@@ -227,7 +217,7 @@ def _require_sound(row: Mapping[str, Any], where: str) -> None:
     blocks = len(row["least_us"])
     sound = (
         blocks > 0
-        and all(len(row[name]) == blocks for name in (*_TIMES, "measured_at"))
+        and all(len(row[name]) == blocks for name in COLUMNS)
         and all(math.isfinite(value) and value > 0 for name in _TIMES for value in row[name])
         and all(math.isfinite(value) and value >= 0 for value in (*row["node_us"], *row["measured_at"], row["seconds"]))
         and len(row["node_us"]) == blocks * len(row["nodes"])

@@ -13,16 +13,12 @@ from pathlib import Path
 from edgeplan.support.machine import memory_bytes
 
 PROC, ROOT = Path("/proc"), Path("/")
-_UNLIMITED_BYTES = 1 << 60  # version 1 tells of a number near 2^63 where there is no limit
 
 
 def groups(controller: str, proc: Path = PROC, root: Path = ROOT) -> Iterator[tuple[int, Path]]:
-    """Yield version and folder of each group of a controller that holds this process, from its own upwards.
+    """Yield version and folder of each group of a controller, `memory` or `cpu`, around this process, from its own upwards.
 
-    Args:
-        controller: `memory` or `cpu`.
-        proc: where the kernel tells about processes.
-        root: folder that mount points are below.
+    The kernel tells about processes below `proc`, and mount points are below `root`, as everywhere here.
     """
     mounts = dict(_mounts(controller, proc))
     for line in lines(proc / "self/cgroup"):
@@ -42,19 +38,6 @@ def groups(controller: str, proc: Path = PROC, root: Path = ROOT) -> Iterator[tu
             if folder == mounted:
                 break
             folder = folder.parent
-
-
-def memory_limit(proc: Path = PROC, root: Path = ROOT) -> int | None:
-    """Return the least limit of memory (bytes) that a group around this process sets; None where none does.
-
-    Args:
-        proc: where the kernel tells about processes.
-        root: folder that mount points are below.
-    """
-    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    told = (_number(folder / names[version]) for version, folder in groups("memory", proc, root))
-    limits = [limit for limit in told if limit is not None and limit < _UNLIMITED_BYTES]
-    return min(limits, default=None)
 
 
 def _mounts(controller: str, proc: Path) -> Iterator[tuple[int, tuple[Path, Path]]]:
@@ -103,17 +86,13 @@ class FreeMemory:
 
 
 def free_memory(proc: Path = PROC, root: Path = ROOT) -> FreeMemory:
-    """Return the least memory that the machine and the memory cgroups of this process leave.
-
-    Args:
-        proc: where the kernel tells about processes.
-        root: folder that mount points are below.
-    """
+    """Return the least memory that the machine and the memory cgroups of this process leave."""
     return min(_left(proc, root), key=lambda found: found.size)
 
 
 def _left(proc: Path, root: Path) -> Iterator[FreeMemory]:
-    yield FreeMemory(_available(proc), "this machine")
+    kib = fields(proc / "meminfo").get("MemAvailable:")  # the kernel's estimate of what is free without swapping
+    yield FreeMemory(memory_bytes() if kib is None else kib * _KIB, "this machine")
     for version, folder in groups("memory", proc, root):
         limit_name, usage_name, cached = _NAMES[version]
         limit, usage = _number(folder / limit_name), _number(folder / usage_name)
@@ -123,9 +102,3 @@ def _left(proc: Path, root: Path) -> Iterator[FreeMemory]:
         reclaimable = sum(statistics.get(name, 0) for name in cached)
         left = max(0, limit - max(0, usage - reclaimable))
         yield FreeMemory(left, f"the memory cgroup of this process, whose limit is {limit / (1 << 20):.2f} MiB")
-
-
-def _available(proc: Path) -> int:
-    """Return the kernel's estimate of memory that is free without swapping, else all physical memory."""
-    kib = fields(proc / "meminfo").get("MemAvailable:")
-    return memory_bytes() if kib is None else kib * _KIB

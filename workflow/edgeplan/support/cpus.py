@@ -36,12 +36,7 @@ def workers() -> int:
 
 
 def quota(proc: Path = PROC, root: Path = ROOT) -> float | None:
-    """Return the processors whose time the control groups of this process give it, such as 0.5; None without a limit.
-
-    Args:
-        proc: where the kernel tells about processes.
-        root: folder that mount points are below.
-    """
+    """Return the processors whose time the control groups of this process give it, such as 0.5; None without a limit."""
     found = [_quota(version, folder) for version, folder in groups("cpu", proc, root)]
     return min((one for one in found if one is not None), default=None)
 
@@ -107,12 +102,9 @@ def others_load(processors: Sequence[int], seconds: float = _WINDOW_SECONDS) -> 
 
 
 def least_loaded(cores: Sequence[int], spare: Sequence[int], load: dict[int, float]) -> tuple[int, ...]:
-    """Return the processors to use: `cores`, each left for a spare one where others use that one clearly less.
+    """Return the processors to use: `cores`, each left for a spare one of their kind where others use that one clearly less.
 
-    Args:
-        cores: the usual processors.
-        spare: further processors of the same kind.
-        load: share of each that others use; a processor that is not named stays as it is.
+    `load` is the share of each that others use; a processor that it does not name stays as it is.
     """
     chosen, free = list(cores), [p for p in spare if p in load and p not in cores]
     for place, core in enumerate(cores):

@@ -29,10 +29,7 @@ _CHUNK_BYTES = 1 << 20
 def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool = True) -> None:
     """Call `write` on a temporary file beside `path`, then rename it: readers see the old file or the new one, never a half.
 
-    Args:
-        path: file to write.
-        write: called with the temporary file.
-        sync: whether to wait until the new file is on the disk; without, a power failure may leave a half.
+    Without `sync` nobody waits until the new file is on the disk, and a power failure may leave a half.
     """
     temporary: Path | None = None
     try:

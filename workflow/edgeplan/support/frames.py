@@ -58,13 +58,7 @@ def check_parquet(path: Path, *columns: str, next_step: str = _AGAIN) -> None:
 
 
 def read_parquet(path: Path, *columns: str, next_step: str = _AGAIN) -> pd.DataFrame:
-    """Read a table that `write_parquet` wrote.
-
-    Args:
-        path: the file.
-        columns: those that have to be there; all are read.
-        next_step: what to do where it cannot be read or lacks one.
-    """
+    """Read a table that `write_parquet` wrote, all of it; the columns that are named have to be there."""
     check_parquet(path, *columns, next_step=next_step)
     try:
         return pd.read_parquet(path)
@@ -82,12 +76,7 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
 
 
 def read_document(path: Path, *keys: str) -> dict[str, Any]:
-    """Read a JSON object, less its format version.
-
-    Args:
-        path: the file.
-        keys: those that have to be there.
-    """
+    """Read a JSON object, less its format version; the keys that are named have to be there."""
     document = read_json(path, _Document, path.name)
     _check_version(str(document.format_version), path.name, path)
     values = dict(document.model_extra or {})
@@ -119,10 +108,7 @@ TableStore = KeyedStore[str, pd.DataFrame]
 def table_store(folder: Path, *columns: str, later: Mapping[str, float | str] = MappingProxyType({})) -> TableStore:
     """Open a store of tables by key. No merged file is written again, so that git stores it once.
 
-    Args:
-        folder: where the files lie; it may be absent.
-        columns: columns of every table, besides its key.
-        later: columns that tables of before they were kept lack, with their values there.
+    `later` are columns that tables of before they were kept lack, with their values there.
     """
 
     def read(path: Path) -> dict[str, pd.DataFrame]:

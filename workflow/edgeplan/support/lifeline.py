@@ -32,8 +32,7 @@ _making = threading.Lock()
 def address() -> str:
     """Return the lifeline of this process as the value of `VARIABLE` for its descendants; it is made when first asked for.
 
-    Returns:
-        `PID:FD:FD:INODE`; the inode tells the pipe from one of a later process of the same number.
+    It is `PID:FD:FD:INODE`; the inode tells the pipe from one of a later process of the same number.
     """
     global _held  # noqa: PLW0603  a process has one
     with _making:
@@ -44,11 +43,7 @@ def address() -> str:
 
 
 def end_descendants(seconds: float) -> None:
-    """Ask the processes that end with this one to end, wait for them, and kill those that take longer.
-
-    Args:
-        seconds: to wait.
-    """
+    """Ask the processes that end with this one to end, wait so many seconds, and kill those that take longer."""
     global _held
     held, _held = _held, None
     if held is not None:
@@ -64,20 +59,16 @@ def end_descendants(seconds: float) -> None:
 def end_with_holder(*, asked: bool = False) -> None:
     """End this process with the one whose lifeline is named in the environment, if there is one.
 
-    Args:
-        asked: SIGTERM comes when the holder asks; without it SIGKILL comes when the holder has ended, and nothing before.
+    With `asked` SIGTERM comes when the holder asks; without it SIGKILL comes when the holder has ended, and nothing before.
     """
     if where := os.environ.pop(VARIABLE, ""):
         end_with(where, asked=asked)
 
 
 def end_with(where: str, *, asked: bool = False, program: bool = False) -> None:
-    """End this process with the holder of a lifeline, and all of its process group where it leads one.
+    """End this process with the holder of a lifeline (`address`), and all of its process group where it leads one.
 
-    Args:
-        where: the lifeline's `address`.
-        asked: see `end_with_holder`.
-        program: a program that this process executes stays bound.
+    `asked` is as of `end_with_holder`; with `program` a program that this process executes stays bound.
     """
     holder, asking, ending, inode = where.split(":")
     owner = -os.getpid() if os.getpgrp() == os.getpid() else os.getpid()

@@ -86,11 +86,7 @@ _OF_KIND = ("cpu", "cpu_family_model", "isa", "cores", "caches")
 
 
 def machine_kind(told: Mapping[str, Any]) -> str:
-    """Return the digest of a kind of machine: two machines of one processor, caches and number of cores have the same.
-
-    Args:
-        told: `environment` of one of them.
-    """
+    """Return the digest of a kind of machine, by its `environment`: same processor, caches and number of cores."""
     parts = {name: told[name] for name in _OF_KIND}
     return str(sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest())[:16]
 
@@ -138,8 +134,7 @@ CHANGED = "+changes"
 def source_commit() -> str:
     """Return the git commit of the package, e.g. "1a3dce2f90ab", marked where files of it were changed since.
 
-    Returns:
-        "not recorded" where the package is not in a git repository or git is not installed.
+    It is "not recorded" where the package is not in a git repository or git is not installed.
     """
     package = Path(edgeplan.__file__).parent
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")  # not so below an environment in another repository

@@ -30,9 +30,7 @@ def nine_digits_each(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 def median_ends(count: int, chance: float) -> tuple[int, int] | None:
     """Return the places, in sorted values, of the ends of an interval of their median; None of too few values.
 
-    Args:
-        count: of values.
-        chance: that the median lies beyond an end, for each of both at most.
+    `chance`: that the median lies beyond an end, for each of both at most.
     """
     beyond, low = 0.0, -1
     while (beyond := beyond + comb(count, low + 1) / 2**count) <= chance:
@@ -43,11 +41,7 @@ def median_ends(count: int, chance: float) -> tuple[int, int] | None:
 def around_median(values: Sequence[float], level: float = 0.95) -> tuple[float, float, bool]:
     """Return the ends of an interval of the median that values are drawn around, and whether there are enough for the level.
 
-    Where there are too few the ends are the least and the greatest.
-
-    Args:
-        values: at least one.
-        level: how often such an interval holds the median, at least.
+    Where there are too few the ends are the least and the greatest. `level`: how often it holds the median, at least.
     """
     ordered, ends = sorted(values), median_ends(len(values), (1 - level) / 2)
     low, high = ends or (0, -1)

@@ -41,11 +41,7 @@ def reset_peak() -> None:
 
 
 def wait_at(gate: str) -> None:
-    """Tell whoever started this process that it is ready, and wait until the file exists: a limit may be set meanwhile.
-
-    Args:
-        gate: its path; "": no waiting.
-    """
+    """Tell whoever started this process that it is ready, and wait until `gate`, if any, exists: a limit may be set."""
     if gate:
         sys.stderr.write("ready\n")
         sys.stderr.flush()

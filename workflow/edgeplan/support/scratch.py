@@ -45,14 +45,7 @@ class ScratchFolder(tempfile.TemporaryDirectory[str]):
 
 
 def make_held(make: Callable[[], Path]) -> tuple[Path, int]:
-    """Make a folder and lock it.
-
-    Args:
-        make: makes a new one each time.
-
-    Returns:
-        The folder, and a descriptor that holds the lock until it is closed.
-    """
+    """Have a new folder made and lock it; a descriptor holds the lock until it is closed."""
     while True:
         path = make()
         with contextlib.suppress(FileNotFoundError):  # somebody took it for a leftover before it was locked
@@ -65,12 +58,7 @@ def make_held(make: Callable[[], Path]) -> tuple[Path, int]:
 
 
 def delete_abandoned(folders: Iterable[Path], delete: Callable[[Path], object]) -> None:
-    """Delete folders of this user that nobody holds; what cannot be locked or deleted stays.
-
-    Args:
-        folders: made by `make_held`.
-        delete: deletes one.
-    """
+    """Delete folders of this user (`make_held`) that nobody holds; what cannot be locked or deleted stays."""
     for path in folders:
         with contextlib.suppress(OSError):
             descriptor = _opened(path)

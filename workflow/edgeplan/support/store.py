@@ -90,10 +90,10 @@ class FileFormat(Generic[Key, Value]):
     Attributes:
         read: gives the values of a file; raises FormatError where it is damaged or foreign.
         write: writes values to a file, atomically.
-        better: says which value of a key counts, of the stored one and another one. It gives the
-            stored one itself where that stays; it may also give one made of both.
-        most: values of a merged file, so that it can live in git: a file that has fewer is filled
-            up first. With 0 each merge writes a new file, however large.
+        better: says which value of a key counts, of the stored one and another one. It gives the stored one itself where that
+            stays; it may also give one made of both.
+        most: values of a merged file, so that it can live in git: a file that has fewer is filled up first. With 0 each merge
+            writes a new file, however large.
     """
 
     read: Callable[[Path], Mapping[Key, Value]]
@@ -108,8 +108,7 @@ class KeyedStore(Generic[Key, Value]):
     Args:
         folder: where the files lie; it may be absent. None keeps values in memory.
         form: how they stand in files.
-        prefix: key of the measuring set-up, which file names begin with, where a folder has the
-            files of several.
+        prefix: key of the measuring set-up, which file names begin with, where a folder has the files of several.
         identity: readable form of the prefix, kept beside the files; None keeps none.
         journal: another folder, where commits are kept for two weeks, too.
     """
@@ -217,9 +216,7 @@ class KeyedStore(Generic[Key, Value]):
 class Journal:
     """A journal holds records in a file, a line each: a killed process loses its last line at most.
 
-    Args:
-        path: the file; its folder is made. A last line that was cut short by a kill is dropped when
-            the journal is opened.
+    A last line that was cut short by a kill is dropped when the journal is opened.
     """
 
     def __init__(self, path: Path) -> None:

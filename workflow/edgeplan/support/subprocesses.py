@@ -47,15 +47,9 @@ def start(
     variables: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a command that ends with this process, in a process group of its own; `end` ends it earlier.
+    """Start a command of `module_command` or `program_command`, which ends with this process; `end` ends it earlier.
 
-    Args:
-        command: command of `module_command` or `program_command`.
-        stdin: as of `subprocess.Popen`, as are the next.
-        stdout: its standard output.
-        stderr: its error output.
-        variables: variables of its environment beside this one's.
-        cwd: its working folder.
+    It has a process group of its own, and `variables` in its environment beside this one's; else as `subprocess.Popen`.
     """
     return subprocess.Popen(  # noqa: S603  our own interpreter, no shell
         command,
@@ -86,13 +80,7 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command as `subprocess.run` does; it ends with this process, and nothing that it has started is left afterwards.
 
-    Args:
-        command: command of `module_command` or `program_command`.
-        input: its standard input; None: nothing.
-        capture_output: whether what it prints is kept instead of printed.
-        timeout: in seconds.
-        variables: variables of its environment beside this one's.
-        cwd: its working folder.
+    The command is one of `module_command` or `program_command`; `variables` are in its environment beside this one's.
     """
     pipe = subprocess.PIPE if capture_output else None
     fed = subprocess.DEVNULL if input is None else subprocess.PIPE

@@ -81,12 +81,7 @@ def _form(dtype: object, shape: Sequence[int]) -> str:
 
 
 def read_inputs(path: Path, expected: Sequence[ModelInput]) -> dict[str, Array]:
-    """Read the inputs of a run from a file.
-
-    Args:
-        path: .npz with one array for each input, by name; or .npy for a model of one input.
-        expected: the model's inputs.
-    """
+    """Read the inputs of a run: .npz with one array for each input, by name; or .npy for a model of one input."""
     try:
         with path.open("rb") as file:
             if zipfile.is_zipfile(file):
@@ -231,11 +226,8 @@ def allowed_error(
     An output may be twice as far as these are from each other at most, on average and at its farthest value: a wrong kernel
     moves all values, though the farthest one by no more than rounding may move one of a deep network.
 
-    Args:
-        outputs: in order.
-        expected: likewise.
-        own: what two right implementations return for equal inputs, for some inputs.
-        tolerance: what rounding costs, relative to the largest magnitude (`relative_error`).
+    `own` is what two right implementations return for equal inputs, for some inputs; `tolerance` what rounding costs,
+    relative to the largest magnitude (`relative_error`).
     """
     allowed = tolerance
     for k, (found, wanted) in enumerate(zip(outputs, expected, strict=True)):

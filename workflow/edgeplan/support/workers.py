@@ -43,12 +43,7 @@ def work_apart(
 ) -> Result:
     """Have a module of this package do a job in a process of its own: the job on stdin, the result on stdout.
 
-    Args:
-        module: its name.
-        job: the document that it reads.
-        result: the document that it answers with.
-        what: is done, for messages.
-        timeout_seconds: for the process.
+    `what` is done, for messages.
     """
     try:
         done = run(module_command(module), input=_encoded(job), timeout=timeout_seconds)

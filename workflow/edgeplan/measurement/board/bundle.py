@@ -13,9 +13,11 @@ import re
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.markers import Marker
 
@@ -29,7 +31,7 @@ from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import module_command, run
 
 #: What the worker imports itself; what these need comes with them.
-_WORKER = (*("numpy", "onnx", "protobuf", "msgspec", "pydantic", "pyyaml", "filelock", "threadpoolctl", "typer"),)
+_WORKER = ("numpy", "onnx", "protobuf", "msgspec", "pydantic", "pyyaml", "filelock", "threadpoolctl", "typer")
 #: Processors that wheels are looked for, by what Python calls them.
 ARCHITECTURES = ("x86_64", "aarch64")
 _OLDEST_PYTHON, _OLDEST_GLIBC = (3, 11), 17
@@ -38,13 +40,7 @@ _DOWNLOAD_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class BoardTarget:
-    """A target is what wheels have to fit.
-
-    Attributes:
-        python: version of the interpreter, e.g. (3, 11).
-        architecture: name of the processor's architecture, as Python calls it.
-        glibc: minor version of the GNU C library 2.
-    """
+    """A target is what wheels have to fit: Python, processor as Python calls it, minor version of the GNU C library 2."""
 
     python: tuple[int, int]
     architecture: str
@@ -98,33 +94,19 @@ class BoardTarget:
         return [f"{name}_{self.architecture}" for name in names]
 
     def markers(self) -> dict[str, str]:
-        """Give the values that markers of a lock are evaluated with."""
+        """Give the values of markers of a lock that are others there than here."""
         version = f"{self.python[0]}.{self.python[1]}"
-        return {
-            "python_version": version,
-            "python_full_version": f"{version}.0",
-            "implementation_name": "cpython",
-            "platform_python_implementation": "CPython",
-            "os_name": "posix",
-            "sys_platform": "linux",
-            "platform_system": "Linux",
-            "platform_machine": self.architecture,
-            "extra": "",
-        }
+        return {"python_version": version, "python_full_version": f"{version}.0", "platform_machine": self.architecture}
 
 
 def pinned_requirements(lock: str, engine: str, target: BoardTarget) -> list[str]:
     """Pick from a lock what a worker of an engine needs: lines of requirements, each with its hashes.
 
-    Args:
-        lock: text of a lock of uv: packages with markers, hashes and what each is needed by.
-        engine: of the device.
-        target: the board.
+    `lock` is the text of a lock of uv: packages with markers, hashes and what each is needed by.
     """
-    entries = list(_entries(lock))
-    parents: dict[str, set[str]] = {}
+    entries, parents = list(_entries(lock)), defaultdict[str, set[str]](set)
     for entry in entries:
-        parents.setdefault(entry.name, set()).update(entry.needed_by)
+        parents[entry.name] |= entry.needed_by
     wanted = {*_WORKER, *ENGINES[engine].wheels}
     if missing := sorted(wanted - parents.keys()):
         raise DeviceError(
@@ -136,21 +118,20 @@ def pinned_requirements(lock: str, engine: str, target: BoardTarget) -> list[str
         wanted |= more
     values = target.markers()
     return [
-        " ".join([entry.requirement, *(f"--hash={one}" for one in entry.hashes)])
+        f"{entry.requirement} {entry.hashes}"
         for entry in entries
         if entry.name in wanted and (not entry.marker or Marker(entry.marker).evaluate(values))
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """Describes a package of a lock."""
 
     name: str
     requirement: str
     marker: str
-    hashes: tuple[str, ...]
-    needed_by: frozenset[str]
+    hashes: str
+    needed_by: set[str]
 
 
 def _entries(lock: str) -> Iterator[_Entry]:
@@ -160,14 +141,9 @@ def _entries(lock: str) -> Iterator[_Entry]:
         if "==" not in requirement:
             continue
         comments = [line.strip().removeprefix("#").strip() for line in rest if line.strip().startswith("#")]
-        by = frozenset(text.removeprefix("via").strip().split(" ")[0] for text in comments)
-        yield _Entry(
-            requirement.partition("==")[0].partition("[")[0],
-            requirement,
-            marker.strip(),
-            tuple(re.findall(r"--hash=(sha256:[0-9a-f]{64})", block)),
-            by,
-        )
+        by = {text.removeprefix("via").strip().split(" ")[0] for text in comments}
+        hashes = " ".join(re.findall(r"--hash=sha256:[0-9a-f]{64}", block))
+        yield _Entry(re.split(r"==|\[", requirement)[0], requirement, marker.strip(), hashes, by)
 
 
 def download(requirements: Path, folder: Path, target: BoardTarget, where: str) -> None:
@@ -207,14 +183,7 @@ def bundle_digest(engine: str, target: BoardTarget) -> str:
 
 
 def write_bundle(engine: str, target: BoardTarget, path: Path, where: str) -> str:
-    """Write a bundle for a kind of board; gives its digest.
-
-    Args:
-        engine: of the device.
-        target: the board.
-        path: of the archive.
-        where: for messages.
-    """
+    """Write the archive of an engine's bundle for a kind of board; gives its digest."""
     digest, lines = bundle_digest(engine, target), _requirements(engine, target)
     with ScratchFolder("bundle") as made:
         folder = Path(made, "wheels")
@@ -237,14 +206,14 @@ def write_bundle(engine: str, target: BoardTarget, path: Path, where: str) -> st
             "files": files,
         }
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        write_atomically(path, lambda temporary: _archive(temporary, ["manifest.json", *files], folder))
+
+        def archive(temporary: Path) -> None:
+            with tarfile.open(temporary, "w") as opened:
+                for name in ["manifest.json", *files]:
+                    opened.add(folder / name, arcname=name, filter=_plain)
+
+        write_atomically(path, archive)
     return digest
-
-
-def _archive(path: Path, names: Iterable[str], folder: Path) -> None:
-    with tarfile.open(path, "w") as archive:
-        for name in names:
-            archive.add(folder / name, arcname=name, filter=_plain)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

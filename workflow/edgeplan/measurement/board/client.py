@@ -29,7 +29,6 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernel_nodes import copies_graph
 from edgeplan.measurement.board.link import Link, LinkCutError, open_link, start_failure
 from edgeplan.measurement.board.wire import (
-    COLUMNS,
     WIRE_VERSION,
     Answer,
     AskedCheck,
@@ -54,6 +53,7 @@ from edgeplan.measurement.board.wire import (
 from edgeplan.measurement.local import sources_digest
 from edgeplan.measurement.lock import WAIT_SECONDS
 from edgeplan.measurement.records import (
+    COLUMNS,
     AnySubject,
     Batch,
     FileSubject,
@@ -73,15 +73,7 @@ _AHEAD_SECONDS = 60.0
 
 
 def checked_measurement(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float, board: str) -> Measurement:
-    """Make a measurement of a row.
-
-    Args:
-        row: the row, as it came.
-        subject: the subject that it claims to be of.
-        batch: the batch that was asked for.
-        now: time at which the row arrived, seconds since the epoch.
-        board: name of the board, for messages.
-    """
+    """Make a measurement of a row that arrived `now`, seconds since the epoch, if it fits what was asked for."""
     fault = _fault(row, subject, batch, now)
     if fault:
         raise FormatError(
@@ -190,11 +182,7 @@ class _UnreachableError(_TellingError):
 
 
 class BoardMeasurer:
-    """Measures on a board by its worker, which it starts when it is first asked.
-
-    Args:
-        device: a device whose transport is not local.
-    """
+    """Measures on a board, a device whose transport is not local, by its worker, which it starts when first asked."""
 
     def __init__(self, device: DeviceFile) -> None:
         assert device.board is not None  # noqa: S101  who calls has looked
@@ -300,13 +288,7 @@ class BoardMeasurer:
         return found
 
     def _asked(self, request: Request, take: _Handler, again: Callable[[], object] = lambda: None) -> None:
-        """Ask until the request is answered; a link that is cut is opened anew while there is patience.
-
-        Args:
-            request: what to ask.
-            take: is given each answer.
-            again: is called before the request is asked again.
-        """
+        """Ask until it is answered, `again` before each time; a link that is cut is opened anew while there is patience."""
         cut_at, pause = 0.0, _FIRST_PAUSE_SECONDS
         while True:
             try:

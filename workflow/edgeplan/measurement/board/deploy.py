@@ -35,14 +35,7 @@ class BoardProbe(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """A deployment says what was done.
-
-    Attributes:
-        target: the kind of board.
-        digest: digest of the bundle that is there now.
-        fresh: whether it was brought now; else it was there.
-        size_bytes: size of what was sent.
-    """
+    """A deployment tells what bundle (its digest) is there now, and the bytes sent, if it is a `fresh` one."""
 
     target: BoardTarget
     digest: str
@@ -51,12 +44,9 @@ class Deployed:
 
 
 def deploy(device: DeviceFile, *, python: str = "python3", force: bool = False) -> Deployed:
-    """Bring a worker to a board, unless it has this very one.
+    """Bring a worker to a board, unless it has this very one and nobody says `force`.
 
-    Args:
-        device: a device whose transport is not local.
-        python: the interpreter there that makes the environment.
-        force: bring it in any case.
+    `python` is the interpreter there that makes the environment.
     """
     where = f"device {device.name!r}"
     _require_reachable(device)

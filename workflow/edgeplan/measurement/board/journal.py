@@ -30,12 +30,7 @@ _LINE = msgspec.json.Decoder(JournalLine)
 
 
 class BoardJournal:
-    """Keeps the rows of one key that this board has measured, by whichever worker.
-
-    Args:
-        device: name of the device.
-        key: of the rows.
-    """
+    """Keeps the rows of one key of a device that this board has measured, by whichever worker."""
 
     def __init__(self, device: str, key: str) -> None:
         self.path = journal_folder() / device / f"{key}.jsonl"

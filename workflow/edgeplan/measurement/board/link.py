@@ -19,12 +19,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class LineReader:
-    """Reads lines; what a longer line holds is never kept.
-
-    Args:
-        descriptor: to read from.
-        most: bytes of a line.
-    """
+    """Reads lines of so many bytes at most from a descriptor; what a longer line holds is never kept."""
 
     def __init__(self, descriptor: int, most: int) -> None:
         self._descriptor, self._most = descriptor, most
@@ -68,11 +63,7 @@ class LinkCutError(Exception):
 
 
 class Link:
-    """Runs a process that reaches a worker. It is not ended with this one: the worker ends its batch.
-
-    Args:
-        command: words of the command; no shell sees them.
-    """
+    """Runs a command, which no shell sees, that reaches a worker. It is not ended with this one: the worker ends its batch."""
 
     def __init__(self, command: Sequence[str]) -> None:
         pipe = subprocess.PIPE
@@ -176,13 +167,7 @@ _CAUSES = (
 
 
 def start_failure(device: DeviceFile, code: int, said: str) -> DeviceError:
-    """Make the error for a worker that did not start, from what the command said.
-
-    Args:
-        device: the device.
-        code: exit code of the command.
-        said: its error output.
-    """
+    """Make the error for a worker that did not start, from exit code and error output of the command."""
     board = device.board
     assert board is not None  # noqa: S101  likewise
     ssh = isinstance(board, SshTransport)

@@ -19,7 +19,7 @@ from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.nodes import NodeConfig
-from edgeplan.measurement.records import AnySubject, Batch, FileSubject, Measurement, NodeSubject, Subject
+from edgeplan.measurement.records import COLUMNS, AnySubject, Batch, FileSubject, Measurement, NodeSubject, Subject
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import MeasurementSettings
 
@@ -31,8 +31,6 @@ _MAX_TEXT = 2000
 Text = Annotated[str, Meta(max_length=_MAX_TEXT)]
 Name = Annotated[str, Meta(max_length=1000)]
 Key = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
-#: Columns of a row that have a value a block.
-COLUMNS = ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at")
 #: Id of a subject in a store: digest, what is measured, and by which protocol nodes are mapped.
 StoredName = Annotated[str, Meta(pattern="^[0-9a-f]{20}(-nodes-[A-Za-z0-9/_-]{1,64})?$")]
 BatchId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]

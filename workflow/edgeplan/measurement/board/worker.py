@@ -18,8 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -73,13 +73,7 @@ _PI_COMMAND, _PI_NOW = "vcgencmd", 0b1110
 
 @dataclass(frozen=True, slots=True)
 class GateLook:
-    """Records one look at a board.
-
-    Attributes:
-        celsius: hottest thermal zone; None where none is exposed.
-        throttles: how often its processors were throttled since it started.
-        throttled: whether it says that it is throttled now.
-    """
+    """Records the hottest thermal zone (None: none exposed), throttlings so far, and whether the board is throttled now."""
 
     celsius: float | None
     throttles: int
@@ -87,13 +81,7 @@ class GateLook:
 
 
 class Gate:
-    """Looks at a board before and after a batch.
-
-    Args:
-        settings: when the board is fit.
-        root: folder that the kernel's files lie below.
-        pause: waits for some seconds between two looks.
-    """
+    """Looks at a board, whose kernel's files lie below `root`, before and after a batch; `pause` waits between two looks."""
 
     def __init__(self, settings: GateSettings, root: Path = Path("/"), pause: Callable[[float], object] = time.sleep) -> None:
         self._settings, self._root, self._pause = settings, root, pause
@@ -187,11 +175,7 @@ class HostGoneError(Exception):
 
 
 class Answers:
-    """Sends lines to the host; once the link is cut they go nowhere.
-
-    Args:
-        descriptor: of the output.
-    """
+    """Sends lines to the host; once the link is cut they go nowhere."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._lock = descriptor, threading.Lock()
@@ -209,12 +193,7 @@ class Answers:
 
 
 class Requests:
-    """Reads lines from the host in a thread of its own: the end of the input tells that the host is gone.
-
-    Args:
-        descriptor: of the input.
-        gone: set at its end.
-    """
+    """Reads lines from the host in a thread of its own: the end of the input tells that the host is `gone`."""
 
     def __init__(self, descriptor: int, gone: threading.Event) -> None:
         self._reader, self._gone = LineReader(descriptor, MAX_REQUEST_BYTES), gone
@@ -251,13 +230,7 @@ class SteadyClock:
 
 
 class WorkerSession:
-    """A session serves a host with one device.
-
-    Args:
-        device: the device.
-        opened: how the host opened it.
-        answers: lines to the host.
-    """
+    """A session serves a host with one device."""
 
     def __init__(self, device: DeviceFile, opened: OpenDevice, answers: Answers) -> None:
         self._device, self._client, self._answers = device, opened.client, answers
@@ -317,9 +290,9 @@ class WorkerSession:
         batch, journal = batch_of(asked), self._journal(asked.key)
         with self._held(asked.wait_s):
             known = {row.name: row for row in journal.of_batch(asked.batch, batch.names, batch.sample)}
-            rest = [i for i, name in enumerate(batch.names) if name not in known]
+            rest = {name: one for name, one in zip(batch.names, batch.subjects, strict=True) if name not in known}
             if rest:
-                journal.commit(asked.batch, self._fresh(_part(batch, rest)))
+                journal.commit(asked.batch, self._fresh(replace(batch, names=(*rest,), subjects=(*rest.values(),))))
         rows = {row.name: row for row in journal.of_batch(asked.batch, batch.names, batch.sample)} | known
         return [rows[name] for name in batch.names if name in rows]
 
@@ -377,14 +350,8 @@ class _ToHost(logging.Handler):
 
 def _serve(requests: Requests, answers: Answers) -> None:
     """Answer a host until it goes."""
-    answers.send(
-        Hello(
-            wire=WIRE_VERSION,
-            version=__version__,
-            python=platform.python_version(),
-            architecture=platform.machine(),
-        )
-    )
+    about = {"python": platform.python_version(), "architecture": platform.machine()}
+    answers.send(Hello(wire=WIRE_VERSION, version=__version__, **about))
     threading.Thread(target=_live, args=(answers,), daemon=True).start()
     session: WorkerSession | None = None
     try:
@@ -436,17 +403,6 @@ def _refused(error: Exception) -> Refused:
 def _live(answers: Answers) -> None:
     while not answers.gone.wait(ALIVE_SECONDS):
         answers.send(Note())
-
-
-def _part(batch: Batch, places: Sequence[int]) -> Batch:
-    return Batch(
-        batch.key,
-        tuple(batch.subjects[i] for i in places),
-        tuple(batch.names[i] for i in places),
-        batch.sample,
-        batch.settings,
-        batch.nominal,
-    )
 
 
 def main() -> None:
