@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from edgeplan.chapters.cold_start.gpu.page import (
     GPU_REPORT,
-    TOLERANCE,
     GpuStartEvidence,
     gpu_findings,
     gpu_metrics,
@@ -31,6 +30,7 @@ from edgeplan.devices.config import load_device
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.optimal import Search
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 times = st.floats(0.01, 10.0)
 
@@ -248,7 +248,7 @@ def test_a_model_is_started_in_all_ways_and_one_that_cannot_says_why(tmp_path: P
     own = rows["starts"].query("stock == 0")
     assert sorted(own["way"]) == sorted(settings.planners)
     assert (own["reason"] == "").all()
-    assert own["error"].max() <= TOLERANCE
+    assert own["error"].max() <= OUTPUT_TOLERANCE
     stock = rows["starts"].query("stock == 1")
     assert ("onnxruntime" in stock["reason"].item()) != (stock["cold_ms"].item() > 0)
     evidence = GpuStartEvidence(path.stem, rows["starts"], rows["plans"], {"cores": 2, "fingerprint": "f"})

@@ -48,26 +48,12 @@ def run_row(model: str, setting: str, plan: str, threads: int, state: str, repea
     blank = RunResult(cold_ms=cold_ms).model_dump()
     row = {name: blank.get(name, "" if kind == "str" else 0) for name, kind in RUN_COLUMNS.items()}
     return row | {
-        "model": model,
-        "setting": setting,
-        "engine": "onednn" if own else "onnxruntime",
-        "stock": not own,
-        "stores_work": setting != "onnxruntime",
-        "threads": threads,
-        "state": state,
-        "repeat": repeat,
-        "cold_ms": cold_ms,
-        "warm_ms": json.dumps([warm * 1.1, warm, warm * 1.2, warm * 1.1]),
-        "warm_min_ms": warm,
-        "output_error": 1e-6,
-        "stages_ms": json.dumps(stages),
-        "first_touch_ms": 0.7,
-        "reason": "",
-        "plan": plan,
-        "load_percent": 0,
-        "load_core": "",
+        "model": model, "setting": setting, "engine": "onednn" if own else "onnxruntime", "stock": not own,
+        "stores_work": setting != "onnxruntime", "threads": threads, "state": state, "repeat": repeat, "cold_ms": cold_ms,
+        "warm_ms": json.dumps([warm * 1.1, warm, warm * 1.2, warm * 1.1]), "warm_min_ms": warm, "output_error": 1e-6,
+        "stages_ms": json.dumps(stages), "first_touch_ms": 0.7, "reason": "", "plan": plan, "load_percent": 0, "load_core": "",
         "slowness": 1.0,
-    }
+    }  # fmt: skip
 
 
 def run_rows() -> list[dict[str, Any]]:
@@ -98,18 +84,12 @@ def candidate(kernel: str, source: str, read: float, create: float, transform: f
 
 def profiles() -> tuple[Profile, ...]:
     """Work of a step: gemm raw 1+1+4+2 = 8, brgconv cached 2+3+0+1 = 6 core-ms; two steps on two cores: bound 6 ms."""
-    layers = tuple(
-        Layer(
-            f"conv{k}",
-            (f"conv_{k}",),
-            (
-                candidate("gemm", "raw", 1.0, 1.0, 4.0, 2.0, 1.5),
-                candidate("brgconv", "cached_read", 2.0, 3.0, 0.0, 1.0, 0.6),
-                candidate("brgconv", "raw", 1.0, 3.0, 3.0, 1.0, 0.6),
-            ),
-        )
-        for k in range(2)
+    candidates = (
+        candidate("gemm", "raw", 1.0, 1.0, 4.0, 2.0, 1.5),
+        candidate("brgconv", "cached_read", 2.0, 3.0, 0.0, 1.0, 0.6),
+        candidate("brgconv", "raw", 1.0, 3.0, 3.0, 1.0, 0.6),
     )
+    layers = tuple(Layer(f"conv{k}", (f"conv_{k}",), candidates) for k in range(2))
     return tuple(
         Profile(model, layout, 2, 0, 1.0, layers) for model in (*MODELS, TABLE2_CONV) for layout in ("nhwc", "blocked16")
     )
@@ -118,31 +98,16 @@ def profiles() -> tuple[Profile, ...]:
 def plan_rows() -> list[dict[str, Any]]:
     """Makespan 9 ms and 11 ms of the optimal plan, bound 9 and 10.9."""
     rows = []
-    for (setting, plan), times in COLD_MS.items():
-        if setting.startswith("edgeplan"):
-            for i, model in enumerate(MODELS):
-                optimal = plan in ("optimal", "predicted", "continuous", "asymmetric")
-                bound = (9.0, 10.0)[i]
-                rows.append(
-                    {
-                        "model": model,
-                        "plan": plan,
-                        "threads": 1 if plan == "asymmetric" else 2,
-                        "little_ratio": 3.0 if plan == "asymmetric" else 1.0,
-                        "planner": "optimal" if optimal else plan,
-                        "costs": "predicted" if plan == "predicted" else "profiled",
-                        "layout": "nhwc",
-                        "steps": 2,
-                        "widen_from": 1,
-                        "makespan_ms": (9.0, 10.1)[i] if optimal else times[i] * 0.9,
-                        "lower_bound_ms": bound,
-                        "gap": 0.0,
-                        "planning_ms": 300.0 + 100 * i,
-                        "read_bytes": 4_000_000,
-                        "cache_bytes": 4_000_000,
-                        "note": "searched",
-                    }
-                )
+    for plan, times in ((plan, times) for (setting, plan), times in COLD_MS.items() if setting.startswith("edgeplan")):
+        optimal, alone = plan in ("optimal", "predicted", "continuous", "asymmetric"), plan == "asymmetric"
+        for i, model in enumerate(MODELS):
+            rows.append({
+                "model": model, "plan": plan, "threads": 1 if alone else 2, "little_ratio": 3.0 if alone else 1.0,
+                "planner": "optimal" if optimal else plan, "costs": "predicted" if plan == "predicted" else "profiled",
+                "layout": "nhwc", "steps": 2, "widen_from": 1, "makespan_ms": (9.0, 10.1)[i] if optimal else times[i] * 0.9,
+                "lower_bound_ms": (9.0, 10.0)[i], "gap": 0.0, "planning_ms": 300.0 + 100 * i, "read_bytes": 4_000_000,
+                "cache_bytes": 4_000_000, "note": "searched",
+            })  # fmt: skip
     return rows
 
 

@@ -27,6 +27,11 @@ class EdgeplanError(Exception):
             lines.append("  next:  " + escaped(next_step, "\n"))
         super().__init__("\n".join(lines))
 
+    @property
+    def headline(self) -> str:
+        """Return the first line of what was wrong."""
+        return self.what.splitlines()[0]
+
 
 class ModelError(EdgeplanError):
     """Reports a model file that cannot be read, contradicts itself, is not static in shape, or holds what is not known."""

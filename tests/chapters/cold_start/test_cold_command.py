@@ -153,41 +153,24 @@ def test_the_command_refuses_a_model_before_it_measures(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("fields", "options", "message"),
     [
-        (["--planner", "best"], "no planner"),
-        (["--layouts", "nwch"], "no layout"),
-        (["--costs", "predicted"], "no predictors"),
+        ({}, ["--planner", "best"], "no planner"),
+        ({}, ["--layouts", "nwch"], "no layout"),
+        ({}, ["--costs", "predicted"], "no predictors"),
+        ({"big_cores": [0, 0]}, [], "named twice"),
+        ({"little_cores": [1]}, [], "needed beside little_cores"),
+        ({"little_ratio": 3.0}, [], "only with little_cores"),
+        ({"big_cores": [0], "little_cores": [4096]}, [], "core 4096 does not exist"),
     ],
 )
-def test_the_command_refuses_options(
-    dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    assert dnnl
-    monkeypatch.chdir(tmp_path)
-    _workspace(tmp_path)
-    save_onnx(tiny(), tmp_path / "tiny.onnx")
-    done = CliRunner().invoke(app, ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", *arguments])
-    assert isinstance(done.exception, EdgeplanError)
-    assert message in str(done.exception)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"big_cores": [0, 0]}, "named twice"),
-        ({"little_cores": [1]}, "needed beside little_cores"),
-        ({"little_ratio": 3.0}, "only with little_cores"),
-        ({"big_cores": [0], "little_cores": [4096]}, "core 4096 does not exist"),
-    ],
-)
-def test_core_sets_are_checked(
-    dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], message: str
+def test_the_command_refuses_options_and_core_sets(
+    dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], options: list[str], message: str
 ) -> None:
     assert dnnl
     monkeypatch.chdir(tmp_path)
     _workspace(tmp_path, **fields)
     save_onnx(tiny(), tmp_path / "tiny.onnx")
-    done = CliRunner().invoke(app, ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan"])
+    done = CliRunner().invoke(app, ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", *options])
     assert isinstance(done.exception, EdgeplanError)
     assert message in str(done.exception)

@@ -77,6 +77,8 @@ def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
     plain, other = (run_cold(RunJob.model_validate(values | {"setting": name})) for name in ("edgeplan", setting))
     assert (other.reason, len(other.warm_ms)) == ("", 3)
     assert other.output_digest == plain.output_digest
+    assert {"open", "read", "create", "transform", "execute"} <= set(plain.stages_ms)
+    assert min(plain.stages_ms.values()) > 0
 
 
 def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path) -> None:
@@ -91,42 +93,21 @@ def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path) -> None:
     assert mine <= named
 
 
-def test_stages_are_told(folder: Path) -> None:
-    artefact = prepared_plan(folder).artefact
-    job = RunJob.model_validate(
-        {"setting": "edgeplan", "threads": 2, "artefact": artefact, "inputs": INPUTS, "state": "cached"}
-    )
-    result = run_cold(job)
-    assert result.reason == ""
-    assert {"open", "read", "create", "transform", "execute"} <= set(result.stages_ms)
-    assert min(result.stages_ms.values()) > 0
-
-
-def test_a_run_without_its_cache_does_not_count(own: Path) -> None:
-    artefact = prepared_plan(own).artefact
-    cache = own / "weights.cache"
-    content = bytearray(cache.read_bytes())
-    content[-5000] ^= 1
-    cache.write_bytes(content)
-    job = RunJob.model_validate(
-        {"setting": "edgeplan", "threads": 2, "artefact": artefact, "inputs": INPUTS, "state": "cached"}
-    )
-    with pytest.raises(ColdRunError, match="damaged"):
-        run_cold(job)
-    content[-5000] ^= 1
-    cache.write_bytes(content)
-    with pytest.raises(ColdRunError, match="its weights were checked"):
-        run_cold(job)
-
-
-def test_a_run_of_another_model_says_so(own: Path, tmp_path: Path) -> None:
-    artefact = prepared_plan(own).artefact
-    assert artefact is not None
-    job = RunJob(setting="edgeplan", threads=2, artefact=artefact, inputs=INPUTS, state="cached")
+def test_a_run_without_its_cache_or_of_another_model_says_so(own: Path, tmp_path: Path) -> None:
+    values = {"setting": "edgeplan", "threads": 2, "inputs": INPUTS, "state": "cached"}
+    job, cache = RunJob.model_validate(values | {"artefact": prepared_plan(own).artefact}), own / "weights.cache"
     assert run_cold(job).cold_ms is not None
-    (tmp_path / "small.onnx").write_bytes(b"another model")  # a stamp alone is not refused: see test_model_stamps.py
-    with pytest.raises(ColdRunError, match="the model changed since the plan was made"):
-        run_cold(job)
+    whole = cache.read_bytes()
+    content = bytearray(whole)
+    content[-5000] ^= 1
+    for path, bad, told in (
+        (cache, content, "damaged"),
+        (cache, whole, "its weights were checked"),
+        (tmp_path / "small.onnx", b"another model", "the model changed since the plan was made"),  # see test_model_stamps.py
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(ColdRunError, match=told):
+            run_cold(job)
 
 
 def test_plans_are_not_made_by_the_worker(model: Path, tmp_path: Path) -> None:
@@ -163,9 +144,3 @@ def test_the_command_line_runs_a_plan(own: Path) -> None:
         assert damaged.returncode == ModelError.exit_code
         assert "the weights are damaged" in damaged.stderr
         assert "plan the model again: edgeplan plan cold-start" in damaged.stderr
-
-
-def test_the_command_line_names_what_is_wrong(tmp_path: Path) -> None:
-    done = _edgeplan(str(tmp_path))
-    assert done.returncode == 5
-    assert "cannot read the plan" in done.stderr

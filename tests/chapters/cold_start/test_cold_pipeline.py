@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from pathlib import Path
@@ -50,23 +49,12 @@ def plans(folder: Path) -> TableStore:
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
 
 
-@pytest.mark.parametrize("name", ["optimal", "evicted", "nnv12", "warm", "K", "K+C"])
-def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None:
-    profiles = layouts(12, 3)
-    made = planning.planned_once(
-        plans(tmp_path), Search(), name, profiles, TARGET, disk=Disk(900.0, 0.2) if name == "evicted" else None
-    )
-    assert (made.disk is not None) == (name == "evicted")
-    assert profile_for(made, profiles).layout == made.layout
-    row = planning.plan_row("net", name, made)
-    assert (row["plan"], row["planner"], row["makespan_ms"]) == (name, name, made.makespan_ms)
-
-
 def test_a_plan_is_made_once_for_the_same_costs(tmp_path: Path) -> None:
     profiles = layouts(10, 1)
     made = planning.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
     again = planning.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
     assert again == made  # its planning time too: it was not planned again
+    assert profile_for(made, profiles).layout == made.layout
     assert len(list(tmp_path.iterdir())) == 1
     planning.planned_once(plans(tmp_path), Search(), "optimal", layouts(10, 2), TARGET)
     planning.planned_once(plans(tmp_path), Search(gap=0.05), "optimal", profiles, TARGET)
@@ -226,11 +214,3 @@ def test_background_load_ends_with_its_block() -> None:
     assert mark not in children()
     with background_load(0, 0):
         assert "edgeplan.measurement.process.background 0 0" not in children()
-
-
-def test_the_convolution_of_table_2() -> None:
-    graph = table2_graph()
-    (conv,) = graph.operators
-    assert graph.shape(conv.weights[0]) == (192, 64, 3, 3)
-    assert graph.shape(graph.outputs[0]) == (1, 192, 56, 56)
-    assert json.loads(json.dumps(conv.integers("strides", ()))) == [1, 1]

@@ -169,16 +169,6 @@ def test_every_plan_respects_dependencies_and_cores(planner: str, profile: Profi
     assert work_bound_ms(profile) <= proven.lower_bound_ms + _ROUNDING
 
 
-@settings(_quick, max_examples=examples(150))
-@given(data=st.data())
-def test_closed_form_is_the_simulated_makespan(data: st.DataObject) -> None:
-    profile = data.draw(profiles(steps=7, candidates=3))
-    schedule = _drawn(data, profile)
-    makespan, spans = simulate(profile, schedule)
-    assert_valid(profile, schedule, spans)
-    assert math.isclose(makespan, makespan_ms(cost_arrays(profile), schedule), abs_tol=1e-9)
-
-
 @settings(_quick, max_examples=examples(25))
 @given(profile=profiles(steps=3, candidates=2))
 def test_bound_and_plan_enclose_the_optimum(profile: Profile) -> None:
@@ -227,7 +217,7 @@ def test_the_filter_never_removes_the_optimum(profile: Profile) -> None:
 @given(profile=profiles(steps=9, candidates=3, equal=False))
 def test_algorithm_1_places_every_preparation_once(profile: Profile) -> None:
     costs = cost_arrays(profile)
-    place = balanced(costs, (0,) * costs.steps, 0.05)
+    place = balanced(costs, (0,) * costs.steps)
     assert len(place) == costs.steps
     assert place[0] == MAIN  # line 3
     assert set(place) <= {MAIN, *range(profile.queues)}
@@ -255,12 +245,16 @@ def _drawn(data: st.DataObject, profile: Profile) -> KernelSchedule:
 
 
 @settings(_quick, max_examples=examples(200))
-@given(data=st.data(), disk=disks)
-def test_schedules_are_priced_as_they_are_simulated(data: st.DataObject, disk: Disk) -> None:
-    profile = data.draw(profiles(steps=6, candidates=3))
+@given(data=st.data(), disk=st.none() | disks)
+def test_schedules_are_priced_as_they_are_simulated(data: st.DataObject, disk: Disk | None) -> None:
+    profile = data.draw(profiles(steps=7, candidates=3))
     schedule, costs = _drawn(data, profile), cost_arrays(profile, disk)
     makespan, spans = simulate(profile, schedule, disk)
-    assert math.isclose(Events(costs).makespan_ms(schedule), makespan, abs_tol=1e-9)
+    assert_valid(profile, schedule, spans)
+    priced = Events(costs).makespan_ms(schedule) if disk else makespan_ms(costs, schedule)
+    assert math.isclose(priced, makespan, abs_tol=1e-9)
+    if disk is None:
+        return
     arrival = disk.latency_ms
     for k, layer in enumerate(profile.layers):
         read = layer.candidates[schedule.choice[k]].read_bytes
@@ -288,22 +282,15 @@ def test_no_single_change_helps_after_the_descent(data: st.DataObject, disk: Dis
     assert all(events.makespan_ms(other) >= least - _ROUNDING for other in changed)
 
 
-@settings(_quick, max_examples=examples(200))
-@given(data=st.data(), disk=disks)
-def test_no_schedule_is_faster_than_the_bound_of_its_widening(data: st.DataObject, disk: Disk) -> None:
-    profile = data.draw(profiles(steps=6, candidates=3))
-    schedule, costs = _drawn(data, profile), cost_arrays(profile, disk)
-    bounds, multipliers = cheap_bounds(costs)
-    assert np.allclose(multipliers.sum(axis=1), 1.0)
-    assert bounds[schedule.widen_from - costs.widenings()[0]] <= Events(costs).makespan_ms(schedule) + _ROUNDING
-
-
 @settings(_quick, max_examples=examples(100))
 @given(data=st.data(), disk=disks)
-def test_the_program_with_a_disk_is_a_relaxation(data: st.DataObject, disk: Disk) -> None:
+def test_no_schedule_is_faster_than_the_bounds_of_its_widening_and_of_its_program(data: st.DataObject, disk: Disk) -> None:
     profile = data.draw(profiles(steps=5, candidates=2))
     schedule, costs = _drawn(data, profile), cost_arrays(profile, disk)
     widenings, makespan = costs.widenings(), Events(costs).makespan_ms(schedule)
+    bounds, multipliers = cheap_bounds(costs)
+    assert np.allclose(multipliers.sum(axis=1), 1.0)
+    assert bounds[schedule.widen_from - widenings[0]] <= makespan + _ROUNDING
     solution = solve(program(costs, schedule.widen_from), gap=0.0, time_limit_s=10.0)
     assert solution.bound <= makespan + _ROUNDING
     full = program(costs, data.draw(st.sampled_from(widenings)))

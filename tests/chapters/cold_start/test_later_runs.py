@@ -10,7 +10,6 @@ import numpy as np
 import onnxruntime as ort
 import pandas as pd
 import pytest
-from cold_start_instances import layouts
 from plan_folders import records_in
 from tiny_profiled import PLAN_TINY, tiny
 from typer.testing import CliRunner
@@ -21,7 +20,6 @@ from edgeplan.chapters.cold_start.planners.registry import (
     fastest_warm,
     outcomes,
     plan_start,
-    profile_for,
     repaid,
     with_warm_kernels,
 )
@@ -58,6 +56,8 @@ def test_kernels_for_later_runs_are_chosen_by_their_warm_times() -> None:
     assert {made.step(k).implementation for k in (0, 1)} == {"eager"}
     later = with_warm_kernels(made, [_two()])
     assert later.warm == ("lazy", "lazy")
+    assert plan_of(plan_text(later), "here") == later
+    assert made.warm == made.later == ()
     assert later.implementations == ("eager", "lazy")
     assert [later.step(k) for k in (0, 1)] == [made.step(k) for k in (0, 1)]  # the cold start stays as it was
     with pytest.raises(FormatError, match="no profile of layout"):
@@ -126,25 +126,6 @@ def test_warm_times_survive_a_table_and_may_be_missing(tmp_path: Path) -> None:
         layer = Layer("a", (), (replace(_two().layers[0].candidates[0], warm_ms=wrong),))
         with pytest.raises(FormatError, match=message):
             check(replace(_two(), layers=(layer,)))
-
-
-@pytest.mark.committed
-def test_the_stored_profiles_are_read() -> None:
-    frame = pd.read_parquet(Path(__file__).parents[3] / "results/cpu-onednn/cold/profiles.parquet")
-    for profile in from_frame(frame[frame["model"] == "squeezenet"]):
-        for layer, position in zip(profile.layers, fastest_warm(profile), strict=True):
-            assert layer.candidates[position].warm(2) == min(c.warm(2) for c in layer.candidates)
-
-
-def test_a_plan_with_kernels_for_later_runs_is_a_document() -> None:
-    profiles = layouts(12, 4)
-    made = plan_start(profiles, "optimal", TARGET)
-    written = with_warm_kernels(made, profiles)
-    assert plan_of(plan_text(written), "here") == written
-    chosen = repaid(made, profile_for(made, profiles))
-    layers = profile_for(made, profiles).layers
-    assert written.warm == tuple(x.candidates[o].implementation for x, o in zip(layers, chosen, strict=True))
-    assert made.warm == made.later == ()
 
 
 def _hesitant(profiles: Sequence[Profile]) -> tuple[Profile, ...]:

@@ -485,11 +485,11 @@ class _Faulty(OpenedPlan):
         self.rounds[folder.name] += 1
         self.fault = self.faults.get((folder.name, self.rounds[folder.name]), "")
 
-    def _asked(self, line: str) -> Any:
+    def asked(self, line: str) -> Any:
         if self.fault and line.startswith(self.fault):
-            self._process.kill()
-            self._process.wait()
-        return super()._asked(line)
+            self.process.kill()
+            self.process.wait()
+        return super().asked(line)
 
     def wait(self) -> None:
         super().wait()
@@ -497,7 +497,7 @@ class _Faulty(OpenedPlan):
             raise Driver._failed(SimpleNamespace(name="GPU 0"), "cuCtxCreate", "DEVICE_UNAVAILABLE")  # type: ignore[arg-type]
 
     def turn(self) -> list[float]:
-        self._asked("turn")
+        self.asked("turn")
         return [1.0]
 
     def outputs(self) -> Mapping[str, Any]:
@@ -521,10 +521,10 @@ def _checked(
 @pytest.mark.parametrize(
     ("faults", "way"),
     [
-        ({(_WAYS[0], 1): "outputs"}, _WAYS[1]),
+        ({(_WAYS[0], 1): "save"}, _WAYS[1]),
         ({(_WAYS[0], 1): "turn"}, _WAYS[1]),
         ({(_WAYS[0], 1): "steps"}, _WAYS[1]),
-        ({(_WAYS[0], 2): "outputs"}, _WAYS[1]),
+        ({(_WAYS[0], 2): "save"}, _WAYS[1]),
         ({(_WAYS[0], 2): "steps", (_WAYS[1], 2): "turn"}, _WAYS[2]),
         ({(_WAYS[0], 1): "wrong"}, _WAYS[1]),
         ({(_WAYS[0], 1): "wrong", (_WAYS[1], 1): "wrong"}, _WAYS[2]),
@@ -562,7 +562,7 @@ def test_where_all_that_are_opened_again_fail_the_best_of_the_others_is_the_plan
 @needs_a_pair
 def test_where_no_way_works_each_says_why(ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match=r"no way to run the model works: .*; cpu: .*; gpu: "):
-        _checked(ways_apart, tmp_path, monkeypatch, {(name, 1): "outputs" for name in _WAYS})
+        _checked(ways_apart, tmp_path, monkeypatch, {(name, 1): "save" for name in _WAYS})
 
 
 @needs_a_pair

@@ -6,17 +6,14 @@ or a plan of this package. A further kind, such as a GPU or a board, is one more
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Self
 
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
@@ -38,9 +35,10 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.installed import MOST_RUNS, PROGRAM, runs_natively, words_for
 from edgeplan.runtime.plan_folder import write_linked
+from edgeplan.support.answers import Answering
 from edgeplan.support.cpus import pinned, workers
 from edgeplan.support.files import FilePath
-from edgeplan.support.subprocesses import end, program_command, start
+from edgeplan.support.subprocesses import program_command
 from edgeplan.support.tensors import Array, read_arrays, read_outputs, write_arrays, write_outputs
 from edgeplan.support.workers import ColdRunError
 
@@ -91,17 +89,11 @@ class Ran:
         return 1e3 * len(times) / sum(times) if times else 0.0
 
 
-class Turns:
+class Turns(Answering):
     """The process that runs sessions, each time in new processes. Use it as a context manager."""
 
-    def __enter__(self) -> Self:
-        command = program_command(sys.executable, "-I", "-S", str(_RUNNER))
-        self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with self._process:
-            end(self._process)
+    def __init__(self) -> None:
+        super().__init__(program_command(sys.executable, "-I", "-S", str(_RUNNER)))
 
     def run(
         self, *groups: Sequence[Session], seconds: float, patience: float, blocks: int = 1, save: bool = False
@@ -120,14 +112,8 @@ class Turns:
         """
         asked = {"seconds": seconds, "patience": patience, "blocks": blocks, "save": save}
         job = {"groups": [[asdict(session) for session in group] for group in groups], **asked}
-        assert self._process.stdin is not None  # noqa: S101  it is a pipe
-        assert self._process.stdout is not None  # noqa: S101  likewise
-        answer = b""
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        told: dict[str, Any] = json.loads(answer) if answer else {"error": "the process that starts sessions ended"}
+        self.tell(json.dumps(job))
+        told: dict[str, Any] = json.loads(self.answer() or json.dumps({"error": "the process that starts sessions ended"}))
         if "error" in told:
             raise ColdRunError(told["error"], next_step="correct what it complains of, or leave it out")
         return [[Ran.told(one) for one in group] for group in told["groups"]]
@@ -310,7 +296,7 @@ class _Opened(Server):
 
     def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
         del threads, runs
-        return Session((sys.executable, "-m", "edgeplan.comparing.opened", *self._words), processors)
+        return Session((sys.executable, "-m", "edgeplan.measurement.process.opened", *self._words), processors)
 
     def outputs(self) -> list[Array]:
         return [*read_outputs(self._outputs).values()]
@@ -332,7 +318,7 @@ def plan_session(folder: Path, processors: tuple[int, ...], runs: int, *words: s
     Where edgeplan-run runs it, it infers `runs` times behind the first, and takes the words as options.
     """
     if not runs_natively(str(folder)):
-        return Session((sys.executable, "-m", "edgeplan.comparing.opened", str(folder)), processors)
+        return Session((sys.executable, "-m", "edgeplan.measurement.process.opened", str(folder)), processors)
     count = 1 + min(max(runs, _LEAST_RUNS), MOST_RUNS - 1)
     return Session((PROGRAM, *words_for(str(folder), str(count)), "--json", *words), processors, lines=False)
 

@@ -14,10 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import select
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,17 +24,17 @@ import numpy as np
 
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import setting
+from edgeplan.support.answers import Answering
 from edgeplan.support.cpus import pinned
 from edgeplan.support.scratch import ScratchFolder
-from edgeplan.support.subprocesses import end, ending, program_command, start
+from edgeplan.support.subprocesses import ending, program_command
 from edgeplan.support.tensors import Array, read_outputs
-from edgeplan.support.workers import ColdRunError, last_words
+from edgeplan.support.workers import ColdRunError
 
 if TYPE_CHECKING:
     from edgeplan.measurement.process.memory_group import MemoryGroup
 
 _AT_ONCE = 100  # inferences that are asked for before one is answered
-_CHUNK = 1 << 16
 #: Waits for a line before it runs the command behind it.
 _WAITING = ("sh", "-c", 'read -r line; exec "$@"', "sh")
 
@@ -82,7 +78,7 @@ class Program:
         group: MemoryGroup | None = None,
     ) -> None:
         self._what, self._seconds = f"{name} on {artefact.main.name}", timeout_seconds
-        self._end, self._read = time.monotonic() + timeout_seconds, b""
+        self._end = time.monotonic() + timeout_seconds
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(ScratchFolder("program")))
             self._outputs = folder / "outputs.npz"
@@ -90,13 +86,11 @@ class Program:
             np.savez(self._inputs, allow_pickle=False, **dict(inputs))
             words = words_of(name, artefact, threads, self._inputs, self._outputs)
             command = program_command(*(() if group is None else _WAITING), *words)
-            self._said = stack.enter_context(tempfile.TemporaryFile())
             with pinned(*processors):
-                self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
-            stack.callback(self._close)
+                self._asked = stack.enter_context(Answering(command))
             if group is not None:
-                group.add(self._process.pid)
-                self._tell("")
+                group.add(self.number)
+                self._asked.tell("")
             self._answer(timeout_seconds)
             self._stack = stack.pop_all()
 
@@ -109,12 +103,12 @@ class Program:
     @property
     def number(self) -> int:
         """Return the number of the process."""
-        return self._process.pid
+        return self._asked.process.pid
 
     @property
     def exit_code(self) -> int | None:
         """Return how the process ended; None while it lives."""
-        return self._process.poll()
+        return self._asked.process.poll()
 
     def go(self, seconds: float = 0.0) -> dict[str, float]:
         """Have the model opened and run once; return the seconds of `open`, `first_run` and of what else is told.
@@ -122,7 +116,7 @@ class Program:
         Args:
             seconds: that it may take; 0: what is left of all.
         """
-        self._tell("")
+        self._asked.tell("")
         return self._answer(seconds)
 
     def run(self, count: int, seconds: float = 0.0) -> Iterator[float]:
@@ -135,59 +129,38 @@ class Program:
         at_once = 1 if seconds else _AT_ONCE
         for first in range(0, count, at_once):
             asked = min(at_once, count - first)
-            self._tell(*["run"] * asked)
+            self._asked.tell(*["run"] * asked)
             for _ in range(asked):
                 yield self._answer(seconds)["run"] * 1e3
 
     def bind(self, inputs: Mapping[str, Array]) -> None:
         """Give the model other inputs, by name; of stock engines alone."""
         np.savez(self._inputs, allow_pickle=False, **dict(inputs))
-        self._tell("inputs")
+        self._asked.tell("inputs")
         self._answer(0.0)
 
     def outputs(self) -> list[Array]:
         """Return the outputs, in the order of the model: of our plans those of the first run, of other engines of the last."""
-        self._tell("save")
+        self._asked.tell("save")
         self._answer(0.0)
         return [*read_outputs(self._outputs).values()]
-
-    def _tell(self, *lines: str) -> None:
-        assert self._process.stdin is not None  # noqa: S101  it is a pipe
-        with contextlib.suppress(BrokenPipeError):  # it has ended: the answer says how
-            self._process.stdin.write("".join(f"{line}\n" for line in lines).encode())
-            self._process.stdin.flush()
 
     def _answer(self, seconds: float) -> dict[str, Any]:
         """Wait for an answer; whatever else an engine prints is passed over."""
         deadline = min(self._end, time.monotonic() + seconds) if seconds else self._end
-        assert self._process.stdout is not None  # noqa: S101  it is a pipe
         while True:
-            line, whole, rest = self._read.partition(b"\n")
-            if whole:
-                self._read = rest
-                with contextlib.suppress(ValueError):
-                    if isinstance(told := json.loads(line), dict):
-                        return told
-                continue
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                self._close()
+            line = self._asked.answer(deadline - time.monotonic())
+            if line is None:
+                self._asked.close()
                 raise OverTimeError(
-                    f"{self._what}: no result within {min(seconds or self._seconds, self._seconds):g} s{self._words()}",
+                    f"{self._what}: no result within {min(seconds or self._seconds, self._seconds):g} s{self._asked.words()}",
                     next_step="run it on a quieter machine, raise the time limit, or leave it out",
                 )
-            chunk = os.read(self._process.stdout.fileno(), _CHUNK)
-            if not chunk:
-                code = self._process.wait()
+            if not line:
                 raise ColdRunError(
-                    f"{self._what}: the process {ending(code)}{self._words()}",
+                    f"{self._what}: the process {ending(self._asked.process.wait())}{self._asked.words()}",
                     next_step="correct what it complains of, or leave it out",
                 )
-            self._read += chunk
-
-    def _words(self) -> str:
-        return last_words(os.pread(self._said.fileno(), os.fstat(self._said.fileno()).st_size, 0))
-
-    def _close(self) -> None:
-        with self._process:
-            end(self._process)  # some engines crash or hang in their own exit handlers: nothing is left to do
+            with contextlib.suppress(ValueError):
+                if isinstance(told := json.loads(line), dict):
+                    return told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from edgeplan.chapters.cold_start.planners.registry import EVICTED, PLANNERS, Options, plan_start, with_warm_kernels
 from edgeplan.devices.config import DeviceFile
@@ -42,40 +42,6 @@ _BYTES_PER_MB = 1e6
 _PROBES = 3  # of the disk, for one plan
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request says how a model is to be planned: the device, costs ("profiled" or "predicted"), planner and layouts.
-
-    Profiled rows lie in `rows`; those of the pipeline in `shared` are read, too. Predicted costs ask for predictors of the
-    device.
-    """
-
-    device: DeviceFile
-    costs: str
-    planner: str
-    layouts: tuple[str, ...]
-    rows: Path
-    shared: Path
-    predictors: Source | None = None
-    settings: ProfileSettings = FAST
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """Holds a plan with the profiles it was made from, and lines on the machine that predicted costs are of, if another one."""
-
-    plan: Plan
-    profiles: tuple[Profile, ...]
-    dnnl: Dnnl
-    about: tuple[str, ...] = ()
-
-
-def _plan_model(model: Path, request: Request) -> Planned:
-    """Plan the cold start of a model."""
-    graph, _ = read_model(model)
-    return _plan(model, graph, request)
-
-
 def read_model(model: Path) -> tuple[Graph, Lowered]:
     """Read the graph of a model file and its steps; what the runtime cannot compute is refused before any work."""
     graph = simplify(load_onnx(model))
@@ -83,58 +49,59 @@ def read_model(model: Path) -> tuple[Graph, Lowered]:
     return graph, lower(graph)
 
 
-def _plan(model: Path, graph: Graph, request: Request) -> Planned:
-    cores, dnnl = cores_of(request.device), Dnnl()
-    settings, store = _stored(request, dnnl, graph, cores)
-    target = target_of(model, dnnl, len(cores.big))
-    name, predicted = model.stem, request.costs == "predicted"
-    about: tuple[str, ...] = ()
-    if predicted:
-        source = request.predictors
-        assert source is not None  # noqa: S101  predicted costs are asked for with predictors
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Finds the costs of a model: measured where rows lack them, or predicted where predictors of the device are given.
+
+    Rows lie in `rows`; those of the pipeline in `shared` are read, too.
+    """
+
+    device: DeviceFile
+    layouts: tuple[str, ...]
+    rows: Path
+    shared: Path
+    predictors: Source | None
+    settings: ProfileSettings
+
+    def of(self, model: Path, graph: Graph, dnnl: Dnnl) -> tuple[tuple[Profile, ...], tuple[str, ...]]:
+        """Return profiles of a model, and lines on the machine that predicted ones are of, if another one."""
+        cores = cores_of(self.device)
+        settings, store = self._stored(dnnl, graph, cores)
+        if (source := self.predictors) is None:
+            return profile_model(
+                dnnl, model, graph, settings,
+                cores=cores, name=model.stem, store=store, layouts=self.layouts, lock_timeout_seconds=LOCK_SECONDS,
+            ), ()  # fmt: skip
         profiles, preparation = predicted_profiles(
             dnnl, model, graph,
-            cores=cores, name=name, store=store, predictor=source.predictor,
-            shipped=PreparationCosts.shipped(request.device.name), layouts=request.layouts,
+            cores=cores, name=model.stem, store=store, predictor=source.predictor,
+            shipped=PreparationCosts.shipped(self.device.name), layouts=self.layouts,
         )  # fmt: skip
-        lines = [source.about()]
-        if not (
-            source.shipped and preparation.fingerprint and source.processor == preparation.cpu
-        ):  # of one machine, said already
-            lines.append(preparation.about())
-        about = tuple(filter(None, lines))
-    else:
-        profiles = profile_model(
-            dnnl, model, graph, settings,
-            cores=cores, name=name, store=store, layouts=request.layouts, lock_timeout_seconds=LOCK_SECONDS,
-        )  # fmt: skip
-    options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
-    costs = cast("Literal['profiled', 'predicted']", request.costs)
-    return Planned(plan_start(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl, about)
+        said_already = source.shipped and preparation.fingerprint and source.processor == preparation.cpu
+        return profiles, tuple(filter(None, (source.about(), "" if said_already else preparation.about())))
 
+    def _stored(self, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:
+        """Find the rows to plan from, and the settings of the profile that they are of.
 
-def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:
-    """Find the rows to plan from, and the settings of the profile that they are of.
-
-    A profile of this model that is there already is taken, the most thorough one, whatever settings it was measured by; so are
-    the rows that predictions are learnt from. Who refuses noise gets rows that were measured so.
-    """
-    settings, own = request.settings, identity(dnnl.info, request.settings, cores)
-    requested = settings, ProfileStore(request.rows, own, request.shared)
-    if settings.strict:
-        return requested
-    stored = [
-        (
-            settings.model_validate({**settings.model_dump(), "thorough": True, **what["settings"]}),
-            ProfileStore(request.rows, what, request.shared),
-        )
-        for what in alternatives((request.rows, request.shared), own)
-    ]
-    if request.costs == "predicted":
-        return max([requested, *stored], key=lambda found: len(found[1].all_rows()))
-    signed = [signatures(dnnl, lower(graph), home) for home in request.layouts]
-    whole = (found for found in stored if found[1].constants() and all(is_known(found[1], s) for s in signed))
-    return next(whole, requested)
+        A profile of this model that is there already is taken, the most thorough one, whatever settings it was measured by; so
+        are the rows that predictions are learnt from. Who refuses noise gets rows that were measured so.
+        """
+        settings, own = self.settings, identity(dnnl.info, self.settings, cores)
+        requested = settings, ProfileStore(self.rows, own, self.shared)
+        if settings.strict:
+            return requested
+        stored = [
+            (
+                settings.model_validate({**settings.model_dump(), "thorough": True, **what["settings"]}),
+                ProfileStore(self.rows, what, self.shared),
+            )
+            for what in alternatives((self.rows, self.shared), own)
+        ]
+        if self.predictors is not None:
+            return max([requested, *stored], key=lambda found: len(found[1].all_rows()))
+        signed = [signatures(dnnl, lower(graph), home) for home in self.layouts]
+        whole = (found for found in stored if found[1].constants() and all(is_known(found[1], s) for s in signed))
+        return next(whole, requested)
 
 
 def _disk(model: Path, *, predicted: bool) -> Disk:
@@ -148,10 +115,7 @@ class ColdStartPlan:
     """Holds a plan of a cold start that was written, and what it was made from.
 
     Attributes:
-        folder: the plan folder that `run` executes.
-        plan: the plan document.
         profiles: the costs that it was made from, by layout.
-        program: what was built from it.
         limit_bytes: most bytes of weights in the cache; None without a limit.
         about: lines that say which machine predicted costs are of, where it is another one than this.
     """
@@ -207,7 +171,7 @@ def plan_cold_start(
     Raises:
         ParamsError: an argument is none that there is.
         FormatError: with predicted costs, there are no predictors of that device.
-        EdgeplanError: see `_plan_model` and `write_linked`.
+        EdgeplanError: see `read_model`, `profile_model` and `write_linked`.
     """
     settings = FAST if on_noise == "keep" and budget_seconds != 0 else ProfileSettings()
     changes: dict[str, Any] = {"on_noise": on_noise}
@@ -216,34 +180,28 @@ def plan_cold_start(
     settings = settings.model_validate({**settings.model_dump(), **changes})
     homes = tuple(layouts) or (HOMES if settings.thorough else LIKELY)
     require_known("layout", homes, HOMES, "--layouts")
-    _check_cold_start(costs, planner, cache_limit)
-    found = planning_device(device)
-    measured = Path(rows or own_rows()) / found.name / "cold"
-    shared = Path(rows or workspace().rows) / found.name / "cold_start" / "profiles"
-    predictors = None
-    if costs == "predicted":
-        predictors = find_predictors(str(device), None if results is None else Path(results), engine=found.engine)
-    # before minutes of measuring, not after them
-    require_writable(Path(output), instead="choose another folder with -o")
-    require_writable(state_folder())
-    require_writable(measured, instead="choose another folder with --rows")
-    request = Request(found, costs, planner, homes, measured, shared, predictors, settings)
-    out = Path(output)
-    source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
-    planned = _plan_model(source, request)
-    made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
-    limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    linked = write_linked(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
-    return ColdStartPlan(out, made, planned.profiles, linked, limit_bytes, planned.about)
-
-
-def _check_cold_start(costs: str, planner: str, cache_limit: float | None) -> None:
-
     require_known("kind of costs", [costs], get_args(Costs), "--costs")
     require_known("planner", [planner], PLANNERS, "--planner")
     if cache_limit is not None and not 0 <= cache_limit <= _LARGEST_MB:
-        raise ParamsError(
-            f"{cache_limit:g} MB is no limit for a cache",
-            where="--cache-limit",
-            next_step=f"name 0 to {_LARGEST_MB} MB, or leave it out",
-        )
+        what, next_step = f"{cache_limit:g} MB is no limit for a cache", f"name 0 to {_LARGEST_MB} MB, or leave it out"
+        raise ParamsError(what, where="--cache-limit", next_step=next_step)
+    found, out, predicted = planning_device(device), Path(output), costs == "predicted"
+    measured = Path(rows or own_rows()) / found.name / "cold"
+    shared = Path(rows or workspace().rows) / found.name / "cold_start" / "profiles"
+    folder = None if results is None else Path(results)
+    predictors = find_predictors(str(device), folder, engine=found.engine) if predicted else None
+    # before minutes of measuring, not after them
+    require_writable(out, instead="choose another folder with -o")
+    require_writable(state_folder())
+    require_writable(measured, instead="choose another folder with --rows")
+    source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+    graph, _ = read_model(source)
+    dnnl = Dnnl()
+    profiles, about = _Costs(found, homes, measured, shared, predictors, settings).of(source, graph, dnnl)
+    target = target_of(source, dnnl, len(cores_of(found).big))
+    options = Options(disk=_disk(source, predicted=predicted) if planner == EVICTED else None)
+    made = plan_start(profiles, planner, target, costs=costs, options=options)
+    made = with_warm_kernels(made, profiles) if continuous else made
+    limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
+    linked = write_linked(dnnl, source, made, out, limit_bytes=limit_bytes)
+    return ColdStartPlan(out, made, profiles, linked, limit_bytes, about)

@@ -8,14 +8,7 @@ from types import MappingProxyType
 
 #: Table 1: stages of a cold inference of ResNet-50 on the CPU of a Google Pixel 5, in ms.
 TABLE1_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
-    {
-        "read": 36.52,
-        "memory allocation": 1.34,
-        "transform": 1135.28,
-        "execute": 190.12,
-        "total cold": 1363.23,
-        "warm": 185.82,
-    }
+    {"read": 36.52, "memory allocation": 1.34, "transform": 1135.28, "execute": 190.12, "total cold": 1363.23, "warm": 185.82}
 )
 
 
@@ -39,78 +32,25 @@ TABLE2 = (
     KernelCost("general", 0.70, 0.00, 0.70, 87.12),
 )
 
-#: Table 4: time to generate the plan on a Meizu 16T, in ms.
-TABLE4_PLANNING_MEIZU_MS: Mapping[str, float] = MappingProxyType(
-    {
-        "alexnet": 1538.4,
-        "googlenet": 1301.9,
-        "mobilenet": 796.5,
-        "mobilenetv2": 759.3,
-        "resnet18": 892.6,
-        "shufflenet": 577.8,
-        "efficientnet_b0": 1129.9,
-        "resnet50": 1652.2,
-        "squeezenet": 717.9,
-        "shufflenetv2": 532.1,
-        "mobilenetv2_yolov3": 849.2,
-        "mobilenet_yolo": 984.2,
-        "crnn_lite": 116.32,
-    }
-)
-
-#: Table 4: the same on the CPU of a Pixel 5, in ms (MobileNet and MobileNetV2 are printed with the same time).
-TABLE4_PLANNING_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
-    {
-        "alexnet": 4157.4,
-        "googlenet": 2304.3,
-        "mobilenet": 1796.5,
-        "mobilenetv2": 1796.5,
-        "resnet18": 1896.2,
-        "shufflenet": 1005.9,
-        "efficientnet_b0": 2446.0,
-        "resnet50": 2974.3,
-        "squeezenet": 1788.8,
-        "shufflenetv2": 920.7,
-        "mobilenetv2_yolov3": 2544.5,
-        "mobilenet_yolo": 2485.5,
-        "crnn_lite": 375.32,
-    }
-)
-
-#: Table 4: the same on GPUs, of a Jetson TX2 and a Jetson Nano, in ms.
-TABLE4_PLANNING_TX2_MS: Mapping[str, float] = MappingProxyType(
-    {
-        "alexnet": 8197.3,
-        "googlenet": 6457.6,
-        "mobilenet": 5443.0,
-        "mobilenetv2": 4770.0,
-        "resnet18": 1461.1,
-        "shufflenet": 5872.3,
-        "efficientnet_b0": 6481.2,
-        "resnet50": 3757.6,
-        "squeezenet": 5849.8,
-        "shufflenetv2": 4724.5,
-        "mobilenetv2_yolov3": 3394.3,
-        "mobilenet_yolo": 5047.5,
-        "crnn_lite": 4597.6,
-    }
-)
-TABLE4_PLANNING_NANO_MS: Mapping[str, float] = MappingProxyType(
-    {
-        "alexnet": 22962.6,
-        "googlenet": 9648.7,
-        "mobilenet": 8357.5,
-        "mobilenetv2": 8441.1,
-        "resnet18": 2599.1,
-        "shufflenet": 7996.8,
-        "efficientnet_b0": 6031.4,
-        "resnet50": 3854.0,
-        "squeezenet": 6738.9,
-        "shufflenetv2": 5665.3,
-        "mobilenetv2_yolov3": 4979.7,
-        "mobilenet_yolo": 7710.2,
-        "crnn_lite": 6257.3,
-    }
+#: Table 4: time to generate the plan, in ms: on the CPUs of a Meizu 16T and of a Pixel 5 (MobileNet and MobileNetV2 are printed
+#: with the same time), and on the GPUs of a Jetson TX2 and of a Jetson Nano.
+_TABLE4_PLANNING_MS = {
+    "alexnet": (1538.4, 4157.4, 8197.3, 22962.6),
+    "googlenet": (1301.9, 2304.3, 6457.6, 9648.7),
+    "mobilenet": (796.5, 1796.5, 5443.0, 8357.5),
+    "mobilenetv2": (759.3, 1796.5, 4770.0, 8441.1),
+    "resnet18": (892.6, 1896.2, 1461.1, 2599.1),
+    "shufflenet": (577.8, 1005.9, 5872.3, 7996.8),
+    "efficientnet_b0": (1129.9, 2446.0, 6481.2, 6031.4),
+    "resnet50": (1652.2, 2974.3, 3757.6, 3854.0),
+    "squeezenet": (717.9, 1788.8, 5849.8, 6738.9),
+    "shufflenetv2": (532.1, 920.7, 4724.5, 5665.3),
+    "mobilenetv2_yolov3": (849.2, 2544.5, 3394.3, 4979.7),
+    "mobilenet_yolo": (984.2, 2485.5, 5047.5, 7710.2),
+    "crnn_lite": (116.32, 375.32, 4597.6, 6257.3),
+}
+TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE4_PLANNING_TX2_MS, TABLE4_PLANNING_NANO_MS = (
+    MappingProxyType({model: times[k] for model, times in _TABLE4_PLANNING_MS.items()}) for k in range(4)
 )
 
 

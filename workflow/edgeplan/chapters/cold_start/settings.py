@@ -63,17 +63,7 @@ class GpuStartSettings(Section):
 
 
 #: Plans beside the optimal one, which is always made.
-PlanName = Literal[
-    "evicted",
-    "nnv12",
-    "warm",
-    "K",
-    "K+C",
-    "predicted",
-    "continuous",
-    "asymmetric",
-    "asymmetric-nnv12",
-]
+PlanName = Literal["evicted", "nnv12", "warm", "K", "K+C", "predicted", "continuous", "asymmetric", "asymmetric-nnv12"]
 
 
 class ColdStartSettings(Section):

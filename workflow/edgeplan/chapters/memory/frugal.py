@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 import signal
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
 from edgeplan.chapters.memory.studies import StudiedModel, held_run, over_idle, stream_answer
-from edgeplan.engines.cold import Artefact
 from edgeplan.engines.program import OverTimeError
 from edgeplan.errors import InfeasibleError
 from edgeplan.graph.model_file import model_files
@@ -37,30 +35,23 @@ _KINDS = ("anonymous", "file")
 _MAPPED_SHARE = 0.5  # of the model's bytes that are pages of files where its weights are mapped
 
 
-@dataclass(frozen=True, slots=True)
-class _Stock:
-    """An engine's setting, prepared for a model.
+#: Runs a setting held to a limit over idle, or free.
+_Runner = Callable[[int | None], dict[str, Any]]
 
-    Attributes:
-        subject: the model.
-        setting: name of the setting.
-        artefact, inputs: what it loads, and what it is given.
-    """
 
-    subject: StudiedModel
-    setting: str
-    artefact: Artefact
-    inputs: stock.Inputs
+def _stock(subject: StudiedModel, setting: str) -> _Runner:
+    """Return what runs an engine's setting, weights evicted before each run."""
+    folder, settings = subject.work / f"frugal-{setting}", subject.settings
+    folder.mkdir(exist_ok=True)
+    inputs, seconds = stock.inputs_of(subject.model), settings.frugal_seconds
+    artefact = stock.prepared(setting, subject.model, inputs, folder, settings.threads)
 
-    def run(self, limit: int | None) -> dict[str, Any]:
-        """Run it, weights evicted before, free or held to a limit over idle."""
-        seconds = self.subject.settings.frugal_seconds
-        evict(self.artefact.files)
+    def run(limit: int | None) -> dict[str, Any]:
+        evict(artefact.files)
         try:
             found = stock.run_stock(
-                self.setting, self.artefact, self.inputs, self.subject.cores.compute, self.subject.settings.runs,
-                patience_seconds=seconds, budget=limit,
-            )  # fmt: skip
+                setting, artefact, inputs, subject.cores.compute, settings.runs, patience_seconds=seconds, budget=limit
+            )
         except stock.OutOfMemoryError:
             return {"reason": KILLED, "failures": 1}
         except OverTimeError:
@@ -70,45 +61,48 @@ class _Stock:
             return {"failures": found.failures} | times
         return over_idle(found.peak, found.idle, _KINDS) | {"peak": found.peak_over_idle, "idle": found.idle.rss} | times
 
+    return run
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """Plans of ours, one for each limit; free runs the one for the least limit that there is a plan for."""
 
-    subject: StudiedModel
-    planner: Planner
-    plans: dict[int, MemoryPlanned]
-    reasons: dict[int, str]
+def _own(subject: StudiedModel, planner: Planner, limits: Sequence[int]) -> _Runner:
+    """Return what runs our plan for a limit; free, the one for the least limit that there is a plan for."""
+    plans: dict[int, MemoryPlanned] = {}
+    reasons: dict[int, str] = {}
+    for limit in limits:
+        try:
+            plans[limit] = planner.write(limit, Mode.back_to_back, subject.work / f"plan-frugal-{limit}")
+        except InfeasibleError as error:
+            reasons[limit] = error.what
 
-    def run(self, limit: int | None) -> dict[str, Any]:
-        """Run a plan for a limit, held to it, or free."""
+    def run(limit: int | None) -> dict[str, Any]:
+        if limit in reasons or (limit is None and not plans):
+            return {"reason": reasons[limit] if limit else next(iter(reasons.values()), "there is no limit")}
+        made = plans[min(plans) if limit is None else limit]
         if limit is None:
-            if not self.plans:
-                return {"reason": next(iter(self.reasons.values()), "there is no limit")}
-            made = self.plans[min(self.plans)]
-            settings = self.planner.programs.settings(self.subject.settings.runs)
-            run = run_apart(made.folder, [made.document.model_dump()], settings)
-            over = over_idle(run.phases[0].memory, run.idle, _KINDS)
-            return over | {"peak": run.peak_over_idle, "idle": run.idle.rss} | _times(run.phases[0].run_ms, run.major_faults)
-        if limit in self.reasons:
-            return {"reason": self.reasons[limit]}
-        made = self.plans[limit]
-        held = held_run(self.subject, self.planner, made, limit)
+            settings = planner.programs.settings(subject.settings.runs)
+            free = run_apart(made.folder, [made.document.model_dump()], settings)
+            over = over_idle(free.phases[0].memory, free.idle, _KINDS)
+            return (
+                over | {"peak": free.peak_over_idle, "idle": free.idle.rss} | _times(free.phases[0].run_ms, free.major_faults)
+            )
+        held = held_run(subject, planner, made, limit)
         if held.code == -signal.SIGKILL:
             return {"reason": KILLED, "failures": max(held.failures, 1)}
         inside = stream_answer(made, held)
         return {"failures": held.failures} | _times(inside.phases[0].run_ms, inside.major_faults)
+
+    return run
 
 
 def frugal(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
     """Run a model by every setting, free and held to every limit, by the system's read-ahead and by a small one."""
     settings = subject.settings
     limits, files = [int(mib * MIB) for mib in settings.frugal_mib], model_files(subject.model)
-    runners: dict[str, _Stock | _Own] = {}
+    runners: dict[str, _Runner] = {}
     mapped: list[str] = []
     for setting in settings.frugal_settings:
         try:
-            runners[setting] = _own(subject, planner, limits) if setting == OWN else _prepared(subject, setting)
+            runners[setting] = _own(subject, planner, limits) if setting == OWN else _stock(subject, setting)
         except ColdRunError as error:
             yield _row(setting, None, read_ahead_kb(subject.work)) | {"reason": error.reason}
     for setting, runner in runners.items():
@@ -132,29 +126,11 @@ def _row(setting: str, limit: int | None, kilobytes: int | None) -> dict[str, An
     return {"case": "frugal", "setting": setting, "budget": budget, "read_ahead": kilobytes}
 
 
-def _prepared(subject: StudiedModel, setting: str) -> _Stock:
-    folder = subject.work / f"frugal-{setting}"
-    folder.mkdir(exist_ok=True)
-    inputs = stock.inputs_of(subject.model)
-    return _Stock(subject, setting, stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads), inputs)
-
-
-def _own(subject: StudiedModel, planner: Planner, limits: Sequence[int]) -> _Own:
-    plans: dict[int, MemoryPlanned] = {}
-    reasons: dict[int, str] = {}
-    for limit in limits:
-        try:
-            plans[limit] = planner.write(limit, Mode.back_to_back, subject.work / f"plan-frugal-{limit}")
-        except InfeasibleError as error:
-            reasons[limit] = error.what
-    return _Own(subject, planner, plans, reasons)
-
-
-def _run(runner: _Stock | _Own, limit: int | None, kilobytes: int = 0, disk: Path | None = None) -> dict[str, Any]:
+def _run(runner: _Runner, limit: int | None, kilobytes: int = 0, disk: Path | None = None) -> dict[str, Any]:
     """Run a setting, or say why it did not run."""
     try:
         with reading_ahead(disk, kilobytes) if disk else nullcontext():
-            return runner.run(limit)
+            return runner(limit)
     except ColdRunError as error:
         return {"reason": error.reason}
     except (NoGroupError, FixedReadAheadError, TimeoutError) as error:

@@ -39,7 +39,7 @@ from edgeplan.chapters.memory.turns import CHUNK, busy, in_turns, slowed
 from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.memory_group import Limited, NoGroupError
+from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import run_apart
 from edgeplan.runtime.streaming.schedules import BF16
@@ -64,8 +64,6 @@ COLUMNS = (*TEXTS, *NUMBERS)
 LATER_COLUMNS = MappingProxyType(dict.fromkeys(("ratio", "factor", "read_ahead", "resident_peak", "full_ms"), math.nan))
 EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
-#: The setting that shipped rows of frugal settings lack.
-_SINCE_STARTED_ALONE = "onnxruntime-mapped-frugal"
 Row = dict[str, Any]
 
 
@@ -87,11 +85,8 @@ class RowsPart:
 
     Attributes:
         name: unique among those of a model.
-        rows: measures it.
-        needs: what it takes.
         depends: settings that decide its rows besides threads and inferences, by name.
         bars: whether bars rest on it; these parts of all models are measured first.
-        earlier: what rows that are shipped were kept by in the place of `depends`.
     """
 
     name: str
@@ -99,7 +94,6 @@ class RowsPart:
     needs: Needs
     depends: Mapping[str, Any] = field(default_factory=dict)
     bars: bool = True
-    earlier: tuple[Mapping[str, Any], ...] = ()
 
 
 def _budget(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
@@ -129,9 +123,9 @@ def _attempted(
     except InfeasibleError as error:
         return made, [{"reason": error.what} | ({"needed": planner.programs.least_bytes()} if error.proven else {})]
     except ColdRunError as error:
-        return made, [{"reason": error.what.splitlines()[0], "equal": 0.0}]
+        return made, [{"reason": error.headline, "equal": 0.0}]
     except EdgeplanError as error:
-        return made, [{"reason": error.what.splitlines()[0]}]
+        return made, [{"reason": error.headline}]
 
 
 def _at_least(bench: ModelBench) -> Iterator[dict[str, Any]]:
@@ -150,9 +144,7 @@ def _stock(bench: ModelBench, setting: str) -> Iterator[dict[str, Any]]:
     folder = subject.work / setting
     folder.mkdir()
     try:
-        inputs = stock.inputs_of(subject.model)
-        artefact = stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads)
-        found = stock.run_stock(setting, artefact, inputs, subject.cores.compute, subject.settings.runs)
+        found = stock.run_model(setting, subject.model, folder, subject.cores.compute, subject.settings.runs)
     except ColdRunError as error:
         yield row | {"reason": error.reason}
         return
@@ -195,7 +187,7 @@ def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outsi
     found: dict[str, Any] = {}
     try:
         held = held_run(subject, planner, made, made.budget)
-        found["failures"] = _failures(held)
+        found["failures"] = max(held.failures, int(held.code == -signal.SIGKILL))  # one that was killed had one at least
         inside = stream_answer(made, held)
     except (NoGroupError, ColdRunError, TimeoutError) as error:
         return found | {"reason": str(error).splitlines()[0]}
@@ -203,11 +195,6 @@ def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outsi
         "major_faults": inside.major_faults,
         "pause_ms": statistics.median(inside.phases[0].run_ms[1:]) / statistics.median(outside_ms[1:]),
     }  # fmt: skip
-
-
-def _failures(held: Limited) -> int:
-    """Failed allocations of a process: one that was killed had one at least."""
-    return max(held.failures, int(held.code == -signal.SIGKILL))
 
 
 def _second(bench: ModelBench) -> Iterator[dict[str, Any]]:
@@ -253,55 +240,42 @@ def _contained(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
 
 def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     """Return the parts that the rows of a model are measured in, those that bars rest on first."""
-    s, default = settings, settings.settings[0]
-    plans = {"default": default, "alternations": s.alternations}
-    shares = plans | {"shares": s.shares}
-    by = {"by": _STOCK.name}
-    found = [
-        RowsPart(f"stock {name}", partial(_stock, setting=name), Needs(4, s.runs), by, earlier=({},)) for name in s.settings
-    ]
-    found.append(RowsPart("least", _at_least, Needs(20, 4 * s.alternations), {"alternations": s.alternations}))
-    found += [
-        RowsPart(f"budget {share:g}", partial(_budget, share=share), Needs(8, 4 * s.alternations), plans) for share in s.shares
-    ]
-    if model == s.slowed_model:
-        how = {"ratio": s.slowed_ratio, "beside": s.slowed_beside, "alternations": s.alternations}
-        found.append(RowsPart("slowed", partial(_for_least, rows=slowed), Needs(30, 10 * s.alternations), how))
-        found.append(RowsPart("busy", partial(_for_least, rows=busy), Needs(10, 8 * s.alternations), how))
-    if model in s.frugal_models:
-        how = {name: getattr(s, name) for name in ("frugal_settings", "frugal_mib", "frugal_seconds", "frugal_read_ahead_kb")}
-        runs = len(s.frugal_settings) * (1 + 2 * len(s.frugal_mib))
-        shipped = how | {"frugal_settings": tuple(name for name in s.frugal_settings if name != _SINCE_STARTED_ALONE)}
-        needs = Needs(4.0 * runs, 3 * runs)
-        found.append(
-            RowsPart("frugal", lambda bench: frugal(bench.subject, bench.planner), needs, how | by, earlier=(shipped,))
-        )
+    s, default, found = settings, settings.settings[0], list[RowsPart]()
+
+    def add(
+        name: str, rows: Callable[[ModelBench], Iterator[Row]], needs: tuple[float, int], *,
+        when: object = True, bars: bool = True, **depends: Any,
+    ) -> None:  # fmt: skip
+        if when:
+            found.append(RowsPart(name, rows, Needs(*needs), depends, bars))
+
+    turns: dict[str, Any] = {"alternations": s.alternations}
+    plans: dict[str, Any] = {"default": default, **turns}
+    for name in s.settings:
+        add(f"stock {name}", partial(_stock, setting=name), (4, s.runs), by=_STOCK.name)
+    add("least", _at_least, (20, 4 * s.alternations), **turns)
+    for share in s.shares:
+        add(f"budget {share:g}", partial(_budget, share=share), (8, 4 * s.alternations), **plans)
+    how: dict[str, Any] = {"when": model == s.slowed_model, "ratio": s.slowed_ratio, "beside": s.slowed_beside, **turns}
+    add("slowed", partial(_for_least, rows=slowed), (30, 10 * s.alternations), **how)
+    add("busy", partial(_for_least, rows=busy), (10, 8 * s.alternations), **how)
+    how = {name: getattr(s, name) for name in ("frugal_settings", "frugal_mib", "frugal_seconds", "frugal_read_ahead_kb")}
+    runs, when = len(s.frugal_settings) * (1 + 2 * len(s.frugal_mib)), model in s.frugal_models
+    add("frugal", lambda b: frugal(b.subject, b.planner), (4.0 * runs, 3 * runs), when=when, **how, by=_STOCK.name)
     beside = (default, *(name for name in BESIDE if name in s.settings))
-    found.append(RowsPart("same", partial(same_memory, beside=beside), Needs(15, 6 * s.runs), {"beside": beside}, bars=False))
-    found.append(RowsPart("layers", lambda bench: layer_needs(bench.planner), Needs(1, 0), bars=False))
-    if s.ablated_share:
-        found.append(
-            RowsPart("ablated", _ablated, Needs(8, 6 * s.runs), {"default": default, "share": s.ablated_share}, bars=False)
-        )
-    if model == s.adapted_model:
-        found.append(
-            RowsPart(
-                "adapted", _adapted, Needs(3, len(s.shares) * s.adapted_runs), shares | {"runs": s.adapted_runs}, bars=False
-            )
-        )
-    if s.contained_share:
-        how = {"default": default, "share": s.contained_share}
-        found.append(RowsPart("contained", partial(_contained, share=s.contained_share), Needs(60, 120), how))
-    if model == s.halved_model:
-        how = {"default": default, "shares": s.halved_shares, "pairs": s.halved_pairs}
-        needs = Needs(40, 2 * len(s.halved_shares) * s.halved_pairs * s.runs)
-        found.append(RowsPart(BF16, lambda bench: halved(bench.subject, bench.default), needs, how))
-    if model in s.offline_mb:
-        how = {"budget": s.offline_mb[model]}
-        found.append(
-            RowsPart("offline", lambda bench: iter([plan_effort(bench.subject, bench.planner)]), Needs(15, 10), how, bars=False)
-        )
-    if s.second_shares:
-        how = plans | {"threads": s.second_threads, "shares": s.second_shares}
-        found.append(RowsPart("second", _second, Needs(20, 4 * CHUNK), how, bars=False))
+    add("same", partial(same_memory, beside=beside), (15, 6 * s.runs), bars=False, beside=beside)
+    add("layers", lambda bench: layer_needs(bench.planner), (1, 0), bars=False)
+    share = s.ablated_share
+    add("ablated", _ablated, (8, 6 * s.runs), when=share, bars=False, default=default, share=share)
+    needs, when = (3, len(s.shares) * s.adapted_runs), model == s.adapted_model
+    add("adapted", _adapted, needs, when=when, bars=False, **plans, shares=s.shares, runs=s.adapted_runs)
+    share = s.contained_share
+    add("contained", partial(_contained, share=share), (60, 120), when=share, default=default, share=share)
+    needs, when = (40, 2 * len(s.halved_shares) * s.halved_pairs * s.runs), model == s.halved_model
+    how = {"default": default, "shares": s.halved_shares, "pairs": s.halved_pairs}
+    add(BF16, lambda b: halved(b.subject, b.default), needs, when=when, **how)
+    effort, when = (lambda b: iter([plan_effort(b.subject, b.planner)])), model in s.offline_mb
+    add("offline", effort, (15, 10), when=when, bars=False, budget=s.offline_mb.get(model))
+    how = {"threads": s.second_threads, "shares": s.second_shares}
+    add("second", _second, (20, 4 * CHUNK), when=s.second_shares, bars=False, **plans, **how)
     return tuple(found)

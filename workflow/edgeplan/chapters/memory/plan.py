@@ -26,17 +26,10 @@ from edgeplan.planning.layout import BufferLayout
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import improved, least_budget
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
-from edgeplan.profiling.streaming import (
-    StreamRun,
-    run_apart,
-)
+from edgeplan.profiling.streaming import StreamRun, run_apart
 from edgeplan.runtime.folder_lock import work_folder
 from edgeplan.runtime.streaming.program import StreamProgram
-from edgeplan.runtime.streaming.schedules import (
-    F32,
-    HALVES_TOLERANCE,
-    Stored,
-)
+from edgeplan.runtime.streaming.schedules import F32, HALVES_TOLERANCE, Stored
 from edgeplan.support.tensors import relative_error
 from edgeplan.writable import cannot_write
 
@@ -70,13 +63,10 @@ class MemoryPlanned:
     """A plan folder, and what is known about it.
 
     Attributes:
-        folder: of the plan.
-        document: the plan.
         candidate: the program that it is for, with what its run took besides the arena.
         budget: bytes over idle, all pages.
         run: the run that showed that the budget holds.
         proof: what a run showed that a memory cgroup held to the budget, or why there was none.
-        weights: how they are stored.
         error: of weights in half their bytes: the largest difference of that run's outputs from ONNX Runtime's, relative to the
             largest magnitude; None where weights are stored whole, or ONNX Runtime cannot run the model.
     """
@@ -199,8 +189,10 @@ class Planner:
     def _too_small(self, budget: int, what: str, enough: int, why: str = "", *, proven: bool = False) -> TooSmallError:
         of = "for the process" if self.beside_bytes else "over idle"
         what = f"{mib(budget + self.beside_bytes)} is not enough: {what} {of}{why}"
-        next_step = f"give --budget {-(-(enough + _ADVICE_BYTES + self.beside_bytes) // MIB)}MiB or more"
-        return TooSmallError(what, where="--budget", next_step=next_step, proven=proven, enough=enough)
+        return TooSmallError(what, where="--budget", next_step=self._advice(enough), proven=proven, enough=enough)
+
+    def _advice(self, enough: int) -> str:
+        return f"give --budget {-(-(enough + _ADVICE_BYTES + self.beside_bytes) // MIB)}MiB or more"
 
     def tried(self, refusal: TooSmallError, mode: Mode) -> TooSmallError:
         """A refusal whose advice was tried: its budget is planned for and run, and grows by what the run takes more."""
@@ -212,20 +204,15 @@ class Planner:
                 enough = max(again.enough, enough + _SLACK_BYTES)
             else:
                 break
-        next_step = f"give --budget {-(-(enough + _ADVICE_BYTES + self.beside_bytes) // MIB)}MiB or more"
-        return TooSmallError(refusal.what, where=refusal.where, next_step=next_step, proven=refusal.proven, enough=enough)
+        advice = self._advice(enough)
+        return TooSmallError(refusal.what, where=refusal.where, next_step=advice, proven=refusal.proven, enough=enough)
 
     def enough(self, mode: Mode) -> int:
         """Return about the least budget, over idle, that a run was seen to hold and another one will."""
         return self.tried(self._does_not_fit(0, 0), mode).enough + _ADVICE_BYTES
 
     def least_for(self, slowdown: float, mode: Mode) -> int:
-        """The least budget found whose plan is at most so much slower than with all weights in memory, by prediction.
-
-        Args:
-            slowdown: relative, e.g. 0.05.
-            mode: what is planned for.
-        """
+        """The least budget found whose plan is at most so much slower (0.05) than with all weights in memory, by prediction."""
         found = []
         for form in self.programs.forms:
             target_ms = self.programs.fastest_ms * (1 + slowdown)

@@ -88,8 +88,7 @@ class Prover:
         The schedule is a plan document, the run has at least three inferences.
         """
         return _twice(
-            lambda room: self._worked(folder, schedule, settings, budget + room),
-            lambda proof: proof.taken_bytes <= budget,
+            lambda room: self._worked(folder, schedule, settings, budget + room), lambda proof: proof.taken_bytes <= budget
         )
 
     def contained(self, folder: Path, limit: int, repeat: int = 5) -> Proof:

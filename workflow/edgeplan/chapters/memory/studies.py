@@ -244,9 +244,13 @@ def _own_in(bench: ModelBench, budget: int) -> dict[str, Any]:
     try:
         made = bench.plan(budget)
         settings = bench.planner.programs.settings(bench.subject.settings.runs)
-        found = run_apart(made.folder, [made.document.model_dump()], settings)
+        return _taken(run_apart(made.folder, [made.document.model_dump()], settings))
     except EdgeplanError as error:
-        return {"reason": error.what.splitlines()[0]}
+        return {"reason": error.headline}
+
+
+def _taken(found: StreamRun) -> dict[str, Any]:
+    """What a run took, the first inference left out."""
     return {"peak": found.peak_over_idle, "median_ms": statistics.median(found.phases[0].run_ms[1:])}
 
 
@@ -262,8 +266,7 @@ def _on_demand(bench: ModelBench) -> dict[str, Any]:
             continue
         schedule = in_own_step(candidate.documented(made))
         settings = planner.programs.settings(bench.subject.settings.runs)
-        found = run_apart(candidate.folder, [schedule], settings)
-        return {"peak": found.peak_over_idle, "median_ms": statistics.median(found.phases[0].run_ms[1:])}
+        return _taken(run_apart(candidate.folder, [schedule], settings))
     return {"reason": "no layout was found near the least memory of whole layers"}
 
 
@@ -291,7 +294,7 @@ def contained(planner: Planner, work: Path, stock: int, share: float) -> Iterato
             made = plan()
             yield from _contained_runs(planner, made, setting)
         except EdgeplanError as error:
-            yield {"case": _CONTAINED, "setting": setting, "reason": error.what.splitlines()[0]}
+            yield {"case": _CONTAINED, "setting": setting, "reason": error.headline}
         finally:
             planner.hold_over_idle()
 

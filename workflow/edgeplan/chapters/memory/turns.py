@@ -284,13 +284,11 @@ def _over_resident(turns: Turns) -> dict[str, Any]:
 
 def _stock_ms(subject: StudiedModel) -> Iterator[tuple[str, tuple[float, ...] | str]]:
     """Times of the engines that the slowed plan is held to, or why one has none; each prepared once."""
-    inputs = stock.inputs_of(subject.model)
     for setting in subject.settings.slowed_beside:
         folder = subject.work / f"beside-{setting}"
         try:
             folder.mkdir(exist_ok=True)
-            artefact = stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads)
-            found = stock.run_stock(setting, artefact, inputs, subject.cores.compute, subject.settings.runs)
+            found = stock.run_model(setting, subject.model, folder, subject.cores.compute, subject.settings.runs)
             yield setting, found.run_ms[1:]
         except ColdRunError as error:
             yield setting, error.reason

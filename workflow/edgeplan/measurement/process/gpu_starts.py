@@ -37,7 +37,6 @@ class GpuStartJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job asks for one cold start, and inferences after it.
 
     Attributes:
-        folder: of the plan.
         inputs: an .npz of the inputs.
         outputs: file to write the first outputs to, .npz; "" for none.
         warm_runs: inferences after the first.

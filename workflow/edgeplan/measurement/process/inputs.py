@@ -25,12 +25,8 @@ def random_inputs(
 ) -> dict[str, Array]:
     """Draw seeded inputs in [0.05, 1): no zeros, no denormals. The values are those that measured engines get.
 
-    Args:
-        shapes: shapes by name.
-        seed: seed of all inputs.
-        types: types of inputs that are not of float32; their values are 0 and 1.
-        below: limit that an integer input's values stay below, where it is known: they are indices of an axis of that
-            size.
+    Inputs of other types than float32 are 0 and 1, or, where a limit is known that they stay below, indices of an axis of that
+    size.
     """
     rng = np.random.default_rng(seed)
 

@@ -105,16 +105,10 @@ def together_us(processors: Sequence[int], load: str = HASHES) -> float:
 
 
 def wait_until_free(processors: Sequence[int], usual_us: float, load: str = HASHES, seconds: float | None = None) -> float:
-    """Wait until the processors are free.
+    """Wait until all processors are free at once, for some seconds at most (`WAIT_SECONDS`).
 
-    Args:
-        processors: to be had at once.
-        usual_us: time of the load on the slowest of them alone.
-        load: `HASHES` or `PRODUCTS`.
-        seconds: at most; `WAIT_SECONDS` where none are given.
-
-    Returns:
-        The last look at them, over the usual time: beyond `LIMIT` they are still not free.
+    `usual_us` is the time of the load on the slowest of them alone. Returned is the last look at them over it: beyond `LIMIT`
+    they are still not free.
     """
     end = time.monotonic() + (WAIT_SECONDS if seconds is None else seconds)
     while (found := together_us(processors, load) / usual_us) > LIMIT and time.monotonic() < end:
@@ -177,10 +171,8 @@ class Clock:
     """Times the references beside their nominal times.
 
     Attributes:
-        references: the loads.
         nominal: times that slowness is relative to.
         watch: watch over the processors that measure; None waits for nobody.
-        runs: runs of each load, each time.
     """
 
     references: References

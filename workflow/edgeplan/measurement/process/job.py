@@ -28,8 +28,6 @@ class _Job(_Document):
     """Holds the settings that every job tells its worker.
 
     Attributes:
-        setting: name of the baseline, see `engines.registry`.
-        threads: threads of the engine.
         cpus: logical processors the worker is pinned to before it imports anything; empty leaves it free.
     """
 
@@ -58,11 +56,8 @@ class RunJob(_Job):
     """Asks for one cold run, and warm runs after it in the same process.
 
     Attributes:
-        artefact: artefact that the setting loads.
-        inputs: shape of each input of the ONNX model.
         types: element types of the inputs that are not of f32.
         below: limits that indices among the inputs stay below.
-        seed: seed of the inputs.
         state: what the page cache holds when the clock starts.
         warm_runs: runs after the cold one.
         usual_us: time of the load of `interference.py` on a processor alone; 0 starts whether or not the processors are free.
@@ -124,13 +119,11 @@ class RunResult(_Document):
 
     Attributes:
         cold_ms: time from opening the model to the first output.
-        warm_ms: each warm run.
         stages_ms: parts of the cold run where the engine tells: `open`, `first_run`, or finer ones.
         first_touch_ms: time this process needs to touch as much fresh memory as the cold run added: memory allocation as a
             stage of its own, for engines that do not tell. Measured after the runs.
         anonymous_bytes: memory the cold run added that no file backs.
         rss_before_bytes, peak_rss_bytes: resident memory when the clock started, and its peak by the first output.
-        minor_faults, major_faults: page faults of the cold run.
         read_bytes: bytes the cold run fetched from the disk.
         file_bytes: size of the files the run may read.
         cached_before: share of those files in the page cache when the clock started, 0 to 1.
@@ -138,7 +131,6 @@ class RunResult(_Document):
         interference: that load on all processors of the run at once, over its usual time: the larger of the looks just before
             the clock started and just after it stopped; 1 where it was not looked at.
         switches, waited_ms, stolen_ms: what the cold run lost to others, see `preemption.py`.
-        output_digest: digest of the first outputs.
         output_error: max|a - b| / max|b| over the outputs against the reference; nothing without one.
     """
 

@@ -24,10 +24,7 @@ _REFUSED = 97
 def command_with(copies: Mapping[str, str], members: str, command: Iterable[str]) -> list[str]:
     """Return a command that waits for a byte on its standard input, then runs another one in a group, with copies of files.
 
-    Args:
-        copies: of files, by their names.
-        members: the file that lists the members of the group.
-        command: the other one; it ends with our holder.
+    `members` is the file that lists the members of the group; the command ends with our holder.
     """
     code = f"from {__name__} import main; main()"
     return [sys.executable, "-S", "-c", code, json.dumps(dict(copies)), members, *command]

@@ -93,13 +93,8 @@ _BACKED_SECONDS = 0.3  # while one waits, the host takes memory back
 def prepare_machine(files: Sequence[Path], processors: Sequence[int], *, evicted: bool, usual_us: float) -> float:
     """Bring the page cache and memory to where a start begins, and wait until the processors are free, for seconds at most.
 
-    Free moments are short where other guests are busy: nothing comes between the last look and the start.
-
-    Args:
-        files: that the start reads.
-        processors: of the start.
-        evicted: whether the page cache is not to hold the files.
-        usual_us: usual time of the load of `interference.py`; 0 waits for nothing.
+    Free moments are short where other guests are busy: nothing comes between the last look and the start. `usual_us` is the
+    usual time of the load of `interference.py`; 0 waits for nothing.
 
     Returns:
         The last look at the processors, over the usual time; 1 without one.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +27,10 @@ from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PlanFolder, read_folder
 from edgeplan.runtime.native_session import open_session
 from edgeplan.runtime.program_file import PROGRAM_BIN, ProgramHead, Section, rows_of, text_of
-from edgeplan.support.subprocesses import end, module_command, start
+from edgeplan.support.answers import Answering
+from edgeplan.support.subprocesses import module_command
 from edgeplan.support.tensors import Array, read_outputs, relative_error
-from edgeplan.support.workers import ColdRunError, last_words, work_apart
+from edgeplan.support.workers import ColdRunError, work_apart
 
 Result = TypeVar("Result", bound=BaseModel)
 
@@ -56,8 +54,9 @@ def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
         told = {stage: seconds * 1e3 for stage, seconds in program.go().items()}
         after, stolen = Counters.of(program.number), stolen_ms() - stolen
         beside = max(found, together_us(processors) / job.usual_us) if job.usual_us else 1.0
-        if rewritten := _rewritten(files, stamps):  # an engine that rejects a cache rebuilds it, and says nothing
-            return RunResult(reason=f"the run wrote {rewritten} again: the engine rejected what was stored for it")
+        rewritten = [path.name for path, old, new in zip(files, stamps, _stamps(files), strict=True) if old != new]
+        if rewritten:  # an engine that rejects a cache rebuilds it, and says nothing
+            return RunResult(reason=f"the run wrote {', '.join(rewritten)} again: the engine rejected what was stored for it")
         outputs = program.outputs()
         warm = tuple(program.run(job.warm_runs))
     if job.save_outputs is not None:
@@ -83,20 +82,12 @@ def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
         waited_ms=max(0.0, after.waited_ms - before.waited_ms),
         stolen_ms=max(0.0, stolen),
         output_digest=outputs_digest(outputs),
-        output_error=None if job.reference is None else _error(outputs, job.reference),
+        output_error=None if job.reference is None else relative_error(outputs, [*read_outputs(job.reference).values()]),
     )
 
 
 def _stamps(files: Sequence[Path]) -> list[tuple[int, int]]:
     return [(status.st_size, status.st_mtime_ns) for status in (path.stat() for path in files)]
-
-
-def _rewritten(files: Sequence[Path], before: Sequence[tuple[int, int]]) -> str:
-    return ", ".join(path.name for path, old, new in zip(files, before, _stamps(files), strict=True) if old != new)
-
-
-def _error(outputs: Sequence[Array], reference: Path) -> float:
-    return relative_error(outputs, [*read_outputs(reference).values()])
 
 
 def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareResult:
@@ -112,8 +103,7 @@ class Forks:
     """
 
     def __init__(self) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Answering | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -121,10 +111,7 @@ class Forks:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._process is not None:
             with self._process:
-                if error is None:
-                    self._process.communicate()  # nothing more is asked: it ends
-                end(self._process)
-        self._said.close()
+                self._process.close(None if error is None else 0.0)  # nothing more is asked: it ends
 
     def run_cold(self, job: RunJob) -> RunResult:
         """Run a plan of our own runtime cold, as `run_cold` does."""
@@ -134,28 +121,20 @@ class Forks:
         """Measure how much longer the first execution of a step takes than its second, in ms of processor time."""
         return self._ask(job, OnceResult).time_ms
 
-    def open(self) -> None:
+    def open(self) -> Answering:
         """Start the process that is forked; the first job does it where nobody did."""
         if self._process is None:
-            command = module_command("edgeplan.measurement.process.worker", "--fork")
-            self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
+            self._process = Answering(module_command("edgeplan.measurement.process.worker", "--fork"))
+        return self._process
 
     def _ask(self, job: BaseModel, result: type[Result]) -> Result:
-        self.open()
-        assert self._process is not None  # noqa: S101  it was started
-        assert self._process.stdin is not None  # noqa: S101  it is a pipe
-        assert self._process.stdout is not None  # noqa: S101  likewise
-        answer = b""
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(job.model_dump_json().encode() + b"\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+        process = self.open()
+        process.tell(job.model_dump_json())
         try:
-            return result.model_validate_json(answer)
+            return result.model_validate_json(process.answer() or b"")
         except ValidationError as error:
-            self._said.seek(0)
             raise ColdRunError(
-                f"a job failed in a fresh process{last_words(self._said.read())}", next_step="run the same command again"
+                f"a job failed in a fresh process{process.words()}", next_step="run the same command again"
             ) from error
 
 
@@ -181,14 +160,8 @@ def start_cold(
 ) -> ObservedStart:
     """Start cold until a start was not disturbed.
 
-    What disturbs is looked for beside the start, never in its own time, so that this favours no engine.
-
-    Args:
-        job: the job of the start.
-        look: times the references.
-        watch: watch over the job's processors, or more; None where they are loaded on purpose.
-        timeout_seconds: bound on one process.
-        attempts: most starts.
+    What disturbs is looked for beside the start, never in its own time, so that this favours no engine: by `look`, which times
+    the references, and by a watch over the job's processors, or more; None where they are loaded on purpose.
 
     Returns:
         The first start that was not disturbed, or one that cannot count for another reason; of disturbed ones, the least
@@ -272,9 +245,7 @@ def start_apart(
 def _processors_of(program: ProgramHead, given: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The processors that execute a program, and those that only prepare, as asymmetric chips have them.
 
-    Args:
-        program: of a plan folder.
-        given: to choose from, those that execute first; none: those that this process may use.
+    They are chosen from those given, those that execute first; without any, from those that this process may use.
     """
     executing, preparing = program.threads, 0 if program.equal_cores else program.queues
     found = tuple(given) or tuple(sorted(os.sched_getaffinity(0)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +27,8 @@ _TIMEOUT_SECONDS = 600.0
 
 def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:
     """Measure ONNX Runtime's peak over idle by default, all pages, in bytes."""
-    inputs = inputs_of(model)
     with ScratchFolder("stock") as folder:
-        artefact = prepared(DEFAULT, model, inputs, Path(folder), len(processors))
-        return run_stock(DEFAULT, artefact, inputs, processors, runs=3).peak_over_idle
+        return run_model(DEFAULT, model, Path(folder), processors, runs=3).peak_over_idle
 
 
 class OutOfMemoryError(ColdRunError):
@@ -44,7 +41,6 @@ class StockResult:
 
     Attributes:
         idle, peak: before the model was opened, its library loaded and its inputs there, and after the inferences.
-        run_ms: time of each inference.
         major_faults: since `idle`.
         cpu_ms: processor time of an inference, all but the first.
         failures: allocations that hit a limit.
@@ -91,6 +87,12 @@ def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: i
     return found.artefact
 
 
+def run_model(setting: str, model: Path, folder: Path, processors: tuple[int, ...], runs: int) -> StockResult:
+    """Prepare a model for a setting in a folder, and run it there; see `run_stock`."""
+    inputs = inputs_of(model)
+    return run_stock(setting, prepared(setting, model, inputs, folder, len(processors)), inputs, processors, runs)
+
+
 def run_stock(
     setting: str,
     artefact: Artefact,
@@ -101,17 +103,10 @@ def run_stock(
     patience_seconds: float = 0.0,
     budget: int | None = None,
 ) -> StockResult:
-    """Run a model by a setting in a process of its own, on the processors that a plan computes on.
+    """Run a model by a setting in a process of its own, by as many threads as there are processors.
 
-    Args:
-        setting: name of the setting.
-        artefact: that it loads.
-        inputs: of the model.
-        processors: as many threads as there are of them.
-        runs: inferences.
-        patience_seconds: that opening with the first inference, and each further one, may take; after as many in all no further
-            one begins; 0: any time.
-        budget: bytes over idle that the system holds it to; None: no limit.
+    Opening with the first inference, and each further one, may take the seconds of patience, and after as many in all no
+    further one begins; 0: any time. The system holds it to a budget of bytes over idle; None: no limit.
     """
     values = random_inputs(inputs.shapes, 0, inputs.types, inputs.below)
     with (nullcontext() if budget is None else memory_group()) as group, Program(
@@ -125,7 +120,8 @@ def run_stock(
         try:
             times = [program.go(patience_seconds)["first_run"] * 1e3]
             begun = Counters.of(program.number)
-            while len(times) < runs and not _spent(patience_seconds, times):
+            # the first one and another are run in any case
+            while len(times) < runs and not (len(times) > 1 and 0 < patience_seconds * 1e3 <= sum(times)):
                 asked = 1 if patience_seconds else runs - len(times)
                 times += program.run(asked, patience_seconds)
             peak = Counters.of(program.number)
@@ -136,8 +132,3 @@ def run_stock(
         failures = 0 if group is None else group.failures
     cpu_ms = (peak.ran_ms - begun.ran_ms) / max(len(times) - 1, 1)
     return StockResult(idle, peak, tuple(times), peak.major_faults - idle.major_faults, cpu_ms, failures)
-
-
-def _spent(patience_seconds: float, times: Sequence[float]) -> bool:
-    """Tell whether the inferences took as long as all of them may; the first one and another are run in any case."""
-    return len(times) > 1 and 0 < patience_seconds * 1e3 <= sum(times)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.cold_start import paper
+from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, EVICTED
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.cold_start.planners.gpu import KEPT, KERNELS, OPTIMAL, STOCK, WARM
@@ -22,10 +23,8 @@ from edgeplan.reporting.chapter_report import ChapterReport, FigureSpec, NotMeas
 from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend_above, name_axes
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, gap_max, geomean
 from edgeplan.reporting.page import CardOf
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
-CACHED, EVICTED = "cached", "evicted"
-#: Largest difference of outputs from the reference, relative to the largest magnitude.
-TOLERANCE = 1e-4
 _MS_PER_S = 1e3
 _ABLATION = (STOCK, KERNELS, KEPT, OPTIMAL)
 _ABOUT = (
@@ -36,7 +35,7 @@ _ABOUT = (
 BARS = (
     Bar("cold_gpu.over_warm", "cold start over own fastest later inference, mean", high=3.0, aim="1.72"),
     Bar("cold_gpu.plan_gap_max", "optimal plan over the proven bound, largest", high=0.01, aim="0.002"),
-    Bar("cold_gpu.output_error_max", "difference of outputs from the reference, largest", high=TOLERANCE),
+    Bar("cold_gpu.output_error_max", "difference of outputs from the reference, largest", high=OUTPUT_TOLERANCE),
     Bar("cold_gpu.failed_starts", "starts that failed, or that compiled what their plan keeps", high=0),
 )
 _CARDS = (

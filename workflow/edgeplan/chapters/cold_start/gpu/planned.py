@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, OPTIMAL, GpuCandidate, GpuCosts, GpuOutcome
+from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, OPTIMAL, GpuCandidate, GpuCosts
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import ParamsError, require_known
@@ -232,7 +232,6 @@ class GpuPlan:
     """Holds a plan of a cold start on a GPU that was written, what it was made from, and the prediction in its folder."""
 
     folder: Path
-    outcome: GpuOutcome
     costs: GpuCosts
     prediction: GpuPrediction
 
@@ -250,13 +249,7 @@ class GpuPlan:
 class GpuPlanning:
     """A planning of one model holds its costs, from which any plan is made, on a processor opened late, with profiling."""
 
-    def __init__(
-        self,
-        device: DeviceFile,
-        model: Path,
-        processor: DispatchingProcessor,
-        block: int,
-    ) -> None:
+    def __init__(self, device: DeviceFile, model: Path, processor: DispatchingProcessor, block: int) -> None:
         began = time.perf_counter()
         graph = simplify(load_onnx(model))
         require_exact(graph, str(model))
@@ -284,7 +277,7 @@ class GpuPlanning:
         schedule = GpuSchedule(found.queues, found.in_sequence, found.at_once, found.code, planner)
         choices = [StepChoice(one.kernel, one.cached) for one in found.choice]
         write_gpu_folder(self.model, choices, schedule, prediction, self._processor, folder)
-        return GpuPlan(folder, found, self.costs, prediction)
+        return GpuPlan(folder, self.costs, prediction)
 
 
 @contextmanager

@@ -152,12 +152,7 @@ def _on_uneven_cores(
     )
     aliases = [guest.alias for guest in guests]
     report, budget = reporter("plans for uneven cores"), bench.budget
-    return measure_runs(aliases, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
-
-
-def _none(_run: PlannedRun) -> bool:
-    """Tell that no run is made whether there is time or not."""
-    return False
+    return measure_runs(aliases, knobs, bench.store, bench.journal, report, ready, budget=budget, must=lambda _run: False)
 
 
 def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
@@ -191,7 +186,9 @@ def _under_load(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
                 knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1, loaded=True)
                 with background_load(core, percent):
                     report, budget = reporter("background load"), bench.budget
-                    found = measure_runs(loaded, knobs, bench.store, bench.journal, report, ready, budget=budget, must=_none)
+                    found = measure_runs(
+                        loaded, knobs, bench.store, bench.journal, report, ready, budget=budget, must=lambda _run: False
+                    )
                 left_out[place, percent] = found.left_out
                 parts[place, percent] = _labelled(found.runs, percent=percent, core=place).assign(
                     plan=lambda f: f["plan"].where(f["plan"] == "", OPTIMAL)

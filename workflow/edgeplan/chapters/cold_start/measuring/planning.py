@@ -78,12 +78,7 @@ def uneven(profiles: Sequence[Profile], little_ratio: float) -> tuple[Profile, .
 
 
 def planned_once(
-    plans: TableStore,
-    search: Search,
-    name: str,
-    profiles: Sequence[Profile],
-    target: Target,
-    disk: Disk | None = None,
+    plans: TableStore, search: Search, name: str, profiles: Sequence[Profile], target: Target, disk: Disk | None = None
 ) -> Plan:
     """Plan a variant, once: plans decide which runs count, and a search with a time limit may end differently.
 
@@ -118,25 +113,26 @@ def plan_row(model: str, name: str, made: Plan) -> dict[str, Any]:
 
 @dataclass
 class PlanningResult:
-    """Holds plan folders to run, plans by the names of their files, rows of `plans.parquet`, and why others are lacking."""
+    """Holds plan folders to run, rows of `plans.parquet`, and why others are lacking."""
 
     folders: dict[_Job, PrepareResult] = field(default_factory=dict)
-    documents: dict[str, Plan] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
 class Planning:
     """Makes the plans of the chapter, unless they were made before; beyond its budget the optimal plans alone.
 
     What the notes say of those left out is `no_time`. The folder of predictors may be absent.
     """
 
-    def __init__(self, tools: Tools, plans: TableStore, predictors: Path, work: Path, budget: TimeBudget, no_time: str) -> None:
-        self._tools, self._plans, self._predictors = tools, plans, predictors
-        self._work, self._budget, self._no_time = work, budget, no_time
-        self._settings = tools.settings
-        self._search = Search(tools.settings.gap, tools.settings.time_limit_s)
+    tools: Tools
+    plans: TableStore
+    predictors: Path
+    work: Path
+    budget: TimeBudget
+    no_time: str
 
     def plan(
         self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
@@ -144,31 +140,29 @@ class Planning:
         """Plan all models by their profiles under every layout."""
         found, by_name = PlanningResult(), {model.name: model for model in models}
         disk = self._measured_disk(models, found.notes)
-        names = (OPTIMAL, *(name for name in VARIANTS if name in self._settings.plans))
+        names = (OPTIMAL, *(name for name in VARIANTS if name in self.tools.settings.plans))
         jobs = [(model.name, name, threads) for model in models for name in names for threads in self._thread_counts(name)]
         made, left_out = dict[_Job, dict[str, Any]](), list[_Job]()
         for job in sorted(jobs, key=lambda job: names.index(job[1])):
-            model, name, threads = job
-            if name != OPTIMAL and self._budget.over:
+            model, name, _ = job
+            if name != OPTIMAL and self.budget.over:
                 left_out.append(job)
-                continue
-            row = self._plan_one(found, by_name[model], graphs[model], name, threads, profiles[model], disk)
-            if row is not None:
+            elif (row := self._plan_one(found, job, by_name[model], graphs[model], profiles[model], disk)) is not None:
                 made[job] = row
         found.rows += [made[job] for job in jobs if job in made]
         if left_out:
-            listed = ", ".join(f"{model}-{name}-{threads}" for model, name, threads in left_out)
-            found.notes["plans"] = f"left out were {listed}: {self._no_time}"
+            listed = ", ".join("-".join(map(str, job)) for job in left_out)
+            found.notes["plans"] = f"left out were {listed}: {self.no_time}"
         return found
 
     def _measured_disk(self, models: Sequence[ColdModel], notes: dict[str, str]) -> Disk | None:
         """Measure the disk through the largest model; None where it cannot be measured, or no plan asks for it."""
-        if not any(VARIANTS[name].disk for name in self._settings.plans):
+        if not any(VARIANTS[name].disk for name in self.tools.settings.plans):
             return None
         largest = max(models, key=lambda m: sum(path.stat().st_size for path in m.files))
         try:
-            lock_timeout_seconds = self._settings.lock_timeout_seconds
-            return kept_disk(self._tools.profiles / "disk.json", largest.files, lock_timeout_seconds=lock_timeout_seconds)
+            lock_timeout_seconds = self.tools.settings.lock_timeout_seconds
+            return kept_disk(self.tools.profiles / "disk.json", largest.files, lock_timeout_seconds=lock_timeout_seconds)
         except DeviceError as error:
             notes["disk"] = error.what
             return None
@@ -176,26 +170,20 @@ class Planning:
     def _thread_counts(self, name: str) -> tuple[int, ...]:
         """Return every count where figures compare counts, else all cores; one core for plans of a big and a little one."""
         if name in (OPTIMAL, EVICTED_PLAN, _WARM):
-            return self._settings.threads
-        return (1,) if VARIANTS[name].uneven else (max(self._settings.threads),)
+            return self.tools.settings.threads
+        return (1,) if VARIANTS[name].uneven else (max(self.tools.settings.threads),)
 
     def _plan_one(
-        self,
-        found: PlanningResult,
-        model: ColdModel,
-        graph: Graph,
-        name: str,
-        threads: int,
-        profiles: Sequence[Profile],
-        disk: Disk | None,
+        self, found: PlanningResult, job: _Job, model: ColdModel, graph: Graph, profiles: Sequence[Profile], disk: Disk | None
     ) -> dict[str, Any] | None:
         """Make and build a plan; return its row, or None where it cannot be made."""
-        variant = VARIANTS[name]
+        _, name, threads = job
+        variant, settings = VARIANTS[name], self.tools.settings
         if variant.uneven:
-            if len(self._tools.cores.all) < 2:  # one big, one little
+            if len(self.tools.cores.all) < 2:  # one big, one little
                 found.notes["asymmetric"] = "this machine has one core"
                 return None
-            known = uneven(profiles, self._settings.little_ratio)
+            known = uneven(profiles, settings.little_ratio)
         else:
             known = on_cores(profiles, threads)
         if not known or (variant.disk and disk is None):
@@ -203,15 +191,14 @@ class Planning:
         costs = known
         if variant.costs == "predicted":
             try:
-                costs = on_cores(self._tools.predict(model.path, graph, model.name, self._predictors), threads)
+                costs = on_cores(self.tools.predict(model.path, graph, model.name, self.predictors), threads)
             except EdgeplanError as error:
                 found.notes[f"predicted.{model.name}"] = error.what
                 return None
-        target = target_of(model.path, self._tools.dnnl, threads)
-        made = planned_once(self._plans, self._search, name, costs, target, disk if variant.disk else None)
+        target = target_of(model.path, self.tools.dnnl, threads)
+        search = Search(settings.gap, settings.time_limit_s)
+        made = planned_once(self.plans, search, name, costs, target, disk if variant.disk else None)
         if variant.continuous:
             made = with_warm_kernels(made, known)
-        stem = f"{model.name}-{name}-{threads}"
-        found.folders[model.name, name, threads] = self._tools.plan_folder(model, made, self._work / stem)
-        found.documents[stem] = made
+        found.folders[job] = self.tools.plan_folder(model, made, self.work / "-".join(map(str, job)))
         return plan_row(model.name, name, made)

@@ -36,81 +36,30 @@ _PREPARING_SHARE = 0.5  # of the budget; the rest is for runs
 NEIGHBOURS = 25
 #: Model, setting and threads.
 _Place = tuple[str, str, int]
-
-
 #: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON
 #: list of the warm runs in their order; `compute_us` and `bandwidth_us` are the references timed around the run, `interference`
 #: is what was seen of its processors (`attempts.Attempt`), `commit` the state of the code that made the run.
 RUN_COLUMNS: Mapping[str, str] = {
-    "model": "str",
-    "setting": "str",
-    "engine": "str",
-    "engine_version": "str",
-    "stores_work": "bool",
-    "stock": "bool",
-    "threads": "int64",
-    "state": "str",
-    "repeat": "int64",
-    "cold_ms": "float64",
-    "warm_ms": "str",
-    "warm_min_ms": "float64",
-    "warm_median_ms": "float64",
-    "open_ms": "float64",
-    "first_run_ms": "float64",
-    "stages_ms": "str",
-    "first_touch_ms": "float64",
-    "anonymous_bytes": "int64",
-    "rss_before_bytes": "int64",
-    "peak_rss_bytes": "int64",
-    "minor_faults": "int64",
-    "major_faults": "int64",
-    "read_bytes": "int64",
-    "file_bytes": "int64",
-    "cached_before": "float64",
-    "output_error": "float64",
-    "prepare_ms": "float64",
-    "compute_us": "float64",
-    "bandwidth_us": "float64",
-    "measured_at": "float64",
-    "interference": "float64",
-    "commit": "str",
-    "reason": "str",
-}
+    "model": "str", "setting": "str", "engine": "str", "engine_version": "str", "stores_work": "bool", "stock": "bool",
+    "threads": "int64", "state": "str", "repeat": "int64", "cold_ms": "float64", "warm_ms": "str", "warm_min_ms": "float64",
+    "warm_median_ms": "float64", "open_ms": "float64", "first_run_ms": "float64", "stages_ms": "str",
+    "first_touch_ms": "float64", "anonymous_bytes": "int64", "rss_before_bytes": "int64", "peak_rss_bytes": "int64",
+    "minor_faults": "int64", "major_faults": "int64", "read_bytes": "int64", "file_bytes": "int64",
+    "cached_before": "float64", "output_error": "float64", "prepare_ms": "float64", "compute_us": "float64",
+    "bandwidth_us": "float64", "measured_at": "float64", "interference": "float64", "commit": "str", "reason": "str",
+}  # fmt: skip
 _BANDWIDTH_COLUMNS: Mapping[str, str] = {
-    "model": "str",
-    "repeat": "int64",
-    "file_bytes": "int64",
-    "mb_per_s": "float64",
-    "measured_at": "float64",
-}
-_COPIED = (
-    "cold_ms",
-    "first_touch_ms",
-    "anonymous_bytes",
-    "rss_before_bytes",
-    "peak_rss_bytes",
-    "minor_faults",
-    "major_faults",
-    "read_bytes",
-    "file_bytes",
-    "cached_before",
-    "output_error",
-)
+    "model": "str", "repeat": "int64", "file_bytes": "int64", "mb_per_s": "float64", "measured_at": "float64",
+}  # fmt: skip
 
 
 class ColdSettings(BaseModel):
-    """Settings of cold starts say which are measured, and how.
+    """Settings of cold starts say which are measured, and how; the others are as in `ColdStartSettings`.
 
     Attributes:
         settings: which settings, see `engines.registry`; ours needs plans in `ready`, so it is not among the default.
-        threads: thread counts each setting is tried with.
         cpus: logical processors; a run with t threads is pinned to the first t. Empty pins nothing.
-        states: page cache evicted, cached or both.
-        repeats: fresh processes for each combination.
-        warm_runs: runs after the cold one in each process.
         seed: seed of inputs and of the order of runs.
-        run_timeout_seconds: bound on one process.
-        lock_timeout_seconds: how long to wait while another process is measuring on this machine.
         loaded: whether other work runs on the processors on purpose; else runs that it disturbs are made again.
     """
 
@@ -135,8 +84,13 @@ class PlannedRun:
     model: str
     setting: str
     threads: int
-    state: str
+    state: State
     repeat: int
+
+    @property
+    def place(self) -> _Place:
+        """Return what is prepared once for it."""
+        return self.model, self.setting, self.threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,113 +178,97 @@ def measure_runs(
         return _Measuring(models, knobs, store, Journal(journal_path), ready, guests, budget or TimeBudget(), must).go(on_run)
 
 
+@dataclass
 class _Measuring:
-    def __init__(
-        self,
-        models: Sequence[ColdModel],
-        knobs: ColdSettings,
-        store: ArtefactStore,
-        journal: Journal,
-        ready: Mapping[tuple[str, str, int], PrepareResult],
-        guests: Sequence[ExtraRun],
-        budget: TimeBudget,
-        must: Callable[[PlannedRun], bool],
-    ) -> None:
-        self._budget, self._must = budget, must
-        known = {guest.alias.name: guest.alias for guest in guests}
-        self._hosts, self._guests = [model.name for model in models], guests
-        self._models = known | {model.name: model for model in models}
-        if len(self._models) != len(known) + len(models):
-            raise ValueError("two models share a name")
-        self._knobs, self._journal = knobs, journal
-        self._prepared = self._prepare(store, ready)
-        self._references = {name: store.reference(model, knobs.seed) for name, model in self._models.items()}
-        self._machine, self._commit, self._clocked = fingerprint(), source_commit(), References()
-        self._watch = None if knobs.loaded else Interference(knobs.cpus)
+    """Makes runs; the arguments are those of `measure_runs`."""
 
-    def _prepare(self, store: ArtefactStore, ready: Mapping[_Place, PrepareResult]) -> dict[_Place, PrepareResult]:
+    hosts: Sequence[ColdModel]
+    knobs: ColdSettings
+    store: ArtefactStore
+    journal: Journal
+    ready: Mapping[_Place, PrepareResult]
+    guests: Sequence[ExtraRun]
+    budget: TimeBudget
+    must: Callable[[PlannedRun], bool]
+
+    def __post_init__(self) -> None:
+        known = {guest.alias.name: guest.alias for guest in self.guests}
+        self._models = known | {model.name: model for model in self.hosts}
+        if len(self._models) != len(known) + len(self.hosts):
+            raise ValueError("two models share a name")
+        self._prepared = self._prepare()
+        self._references = {name: self.store.reference(model, self.knobs.seed) for name, model in self._models.items()}
+        self._machine, self._commit, self._clocked = fingerprint(), source_commit(), References()
+        self._watch = None if self.knobs.loaded else Interference(self.knobs.cpus)
+
+    def _prepare(self) -> dict[_Place, PrepareResult]:
         """Prepare artefacts: first of runs that must be made, then of the others while there is time."""
-        knobs, budget = self._knobs, self._budget.part(_PREPARING_SHARE)
-        combinations = product(self._hosts, knobs.settings, knobs.threads)
-        places = {place: any(self._must(PlannedRun(*place, state, 0)) for state in knobs.states) for place in combinations}
+        knobs, budget = self.knobs, self.budget.part(_PREPARING_SHARE)
+        combinations = product([model.name for model in self.hosts], knobs.settings, knobs.threads)
+        places = {place: any(self.must(PlannedRun(*place, state, 0)) for state in knobs.states) for place in combinations}
         made: dict[_Place, PrepareResult] = {}
         for place in sorted(places, key=lambda place: not places[place]):
             build = places[place] or not budget.over
-            made[place] = ready.get(place) or store.prepare(self._models[place[0]], *place[1:], build=build)
-        own = {(guest.alias.name, guest.setting, guest.threads): guest.prepared for guest in self._guests}
+            made[place] = self.ready.get(place) or self.store.prepare(self._models[place[0]], *place[1:], build=build)
+        own = {(guest.alias.name, guest.setting, guest.threads): guest.prepared for guest in self.guests}
         return {place: made[place] for place in places} | own
 
     def go(self, on_run: Callable[[PlannedRun, int, int], None] | None) -> ColdResults:
-        known = {record["key"]: record for record in self._journal.query() if not _reason(record)}
-        planned = [run for run in plan_runs(self._hosts, self._knobs, self._guests) if self._possible(run)]
+        """Make the runs that the journal lacks, one after the other."""
+        known = {record["key"]: record for record in self.journal.query() if not _reason(record)}
+        planned = plan_runs([model.name for model in self.hosts], self.knobs, self.guests)
+        possible = [run for run in planned if not run.setting or self._prepared[run.place].artefact is not None]
         given_up, left_out, records = set[_Place](), list[_Place](), list[dict[str, Any]]()
-        for index, run in enumerate(planned):
+        for index, run in enumerate(possible):
             if on_run is not None:
-                on_run(run, index, len(planned))
+                on_run(run, index, len(possible))
             key = self._key(run)
             if key in known:
                 records.append(known[key])
                 continue
-            if (run.model, run.setting, run.threads) in given_up:
+            if run.place in given_up:
                 continue
-            if self._budget.over and not self._must(run):
-                left_out.append((run.model, run.setting, run.threads))
+            if self.budget.over and not self.must(run):
+                left_out.append(run.place)
                 continue
             record = {"key": key, **asdict(run), "measured_at": time.time(), "commit": self._commit}
             record |= self._run(run) if run.setting else self._probe(run)
-            self._journal.commit(record)
+            self.journal.commit(record)
             records.append(record)
             if _reason(record):  # one crash or time-out is enough; the next call tries again
-                given_up.add((run.model, run.setting, run.threads))
+                given_up.add(run.place)
         made = {(record["model"], record["setting"], record["threads"]) for record in records}
         never = {place: PrepareResult(reason=OVER) for place in left_out if place[1] and place not in made}
         return ColdResults(result_frame(records, self._prepared | never), bandwidth_frame(records), len(left_out))
 
-    def _possible(self, run: PlannedRun) -> bool:
-        return not run.setting or self._preparation(run).artefact is not None
-
-    def _preparation(self, run: PlannedRun) -> PrepareResult:
-        return self._prepared[run.model, run.setting, run.threads]
-
     def _run(self, run: PlannedRun) -> dict[str, Any]:
-        prepared, model = self._preparation(run), self._models[run.model]
-        job = RunJob.model_validate(
-            {
-                "setting": run.setting,
-                "threads": run.threads,
-                "cpus": self._knobs.cpus[: run.threads],
-                "artefact": prepared.artefact,
-                "inputs": model.inputs,
-                "seed": self._knobs.seed,
-                "state": run.state,
-                "warm_runs": self._knobs.warm_runs,
-                "reference": self._references[run.model],
-            }
-        )
+        knobs, artefact = self.knobs, self._prepared[run.place].artefact
+        assert artefact is not None  # noqa: S101  it is possible
+        job = RunJob(
+            setting=run.setting, threads=run.threads, cpus=knobs.cpus[: run.threads], artefact=artefact, state=run.state,
+            inputs=dict(self._models[run.model].inputs), seed=knobs.seed, warm_runs=knobs.warm_runs,
+            reference=self._references[run.model],
+        )  # fmt: skip
+        watch, attempts = (None, 1) if self.budget.over else (self._watch, ATTEMPTS)
         try:
-            hurried = self._budget.over
-            watch, attempts = (None, 1) if hurried else (self._watch, ATTEMPTS)
-            made = start_cold(job, self._look, watch, self._knobs.run_timeout_seconds, attempts)
+            made = start_cold(job, self._look, watch, knobs.run_timeout_seconds, attempts)
         except ColdRunError as error:
             made = ObservedStart(RunResult(reason=error.reason), self._look())
         return {"result": json.loads(made.result.model_dump_json()), "references": asdict(made.references)}
 
     def _look(self) -> ReferenceTimes:
         """Time the references on the first processor of a run: how slow the machine is now."""
-        with pinned(*self._knobs.cpus[:1]):
+        with pinned(*self.knobs.cpus[:1]):
             return self._clocked.time(LOOK_RUNS)
 
     def _probe(self, run: PlannedRun) -> dict[str, Any]:
         files = self._models[run.model].files
-        return {
-            "file_bytes": sum(path.stat().st_size for path in files),
-            "mb_per_s": page_cache.read_bandwidth_mb_per_s(files),
-        }
+        rate = page_cache.read_bandwidth_mb_per_s(files)
+        return {"file_bytes": sum(path.stat().st_size for path in files), "mb_per_s": rate}
 
     def _key(self, run: PlannedRun) -> str:
-        """Return the digest of all that decides a run."""
-        version = self._preparation(run).engine_version if run.setting else ""
-        return run_key(run, self._machine, self._models[run.model].digest, version, self._knobs)
+        version = self._prepared[run.place].engine_version if run.setting else ""
+        return run_key(run, self._machine, self._models[run.model].digest, version, self.knobs)
 
 
 def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: ColdSettings) -> str:
@@ -395,7 +333,7 @@ def _shared(model: str, name: str, threads: int, prepared: PrepareResult) -> dic
 def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], PrepareResult]) -> dict[str, Any]:
     result = RunResult.model_validate(record["result"])
     key = (record["model"], record["setting"], record["threads"])
-    row = _shared(*key, prepared[key]) | {name: getattr(result, name) for name in _COPIED}
+    row = {name: getattr(result, name) for name in RUN_COLUMNS if name in RunResult.model_fields} | _shared(*key, prepared[key])
     return row | {
         "state": record["state"],
         "repeat": record["repeat"],
@@ -408,7 +346,6 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
         "first_run_ms": result.stages_ms.get("first_run"),
         "stages_ms": json.dumps(result.stages_ms),
         "reason": _uncounted(record["state"], result, STOCK_TOLERANCE if row["stock"] else OUTPUT_TOLERANCE),
-        "interference": result.interference,
         **record["references"],
     }
 

@@ -33,6 +33,7 @@ from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, cost_arr
 from edgeplan.planning.profile import Profile
 
 Combination = tuple[int, ...]
+_EPSILON_MS = 0.05  # loads that differ by less count as balanced
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,9 @@ class Heuristic:
     note: str
 
 
-def nnv12(profile: Profile, *, epsilon_ms: float = 0.05, exhaustive: int = 2**12) -> Heuristic:
-    """Plan a cold start by Algorithm 1 from a filtered profile (line 1).
-
-    Loads that differ by less than `epsilon_ms` count as balanced. Up to `exhaustive` combinations are all tried.
-    """
-    state = _State(cost_arrays(profile), epsilon_ms)
+def nnv12(profile: Profile, *, exhaustive: int = 2**12) -> Heuristic:
+    """Plan a cold start by Algorithm 1 from a filtered profile (line 1); up to `exhaustive` combinations are all tried."""
+    state = _State(cost_arrays(profile))
     counts = [len(layer.candidates) for layer in profile.layers]
     total = math.prod(counts)
     if total <= exhaustive:
@@ -66,16 +64,15 @@ def nnv12(profile: Profile, *, epsilon_ms: float = 0.05, exhaustive: int = 2**12
 class _State:
     """Keeps the outer loop's memory: the best combination so far."""
 
-    def __init__(self, costs: CostArrays, epsilon_ms: float) -> None:
-        self.costs, self.epsilon_ms = costs, epsilon_ms
-        self.visited = 0
+    def __init__(self, costs: CostArrays) -> None:
+        self.costs, self.visited = costs, 0
         self.best = (KernelSchedule((), (), 0), math.inf)
 
     def visit(self, combination: Combination) -> bool:
         """Schedule a combination, and tell whether it is the best so far."""
         self.visited += 1
         choice = np.asarray(combination)
-        place = np.asarray(balanced(self.costs, combination, self.epsilon_ms))
+        place = np.asarray(balanced(self.costs, combination))
         makespans = makespans_ms(self.costs, choice, place)  # 21
         least = int(makespans.argmin())
         if not makespans[least] < self.best[1]:
@@ -98,7 +95,7 @@ def _descend(state: _State, counts: list[int]) -> None:
             current = state.best[0].choice
 
 
-def balanced(costs: CostArrays, combination: Combination, epsilon_ms: float) -> tuple[int, ...]:
+def balanced(costs: CostArrays, combination: Combination) -> tuple[int, ...]:
     """Assign each step the core that prepares it, for one combination: the inner layer, lines 3-20."""
     n, cores = len(combination), costs.queues
     rows = np.arange(n)
@@ -114,7 +111,7 @@ def balanced(costs: CostArrays, combination: Combination, epsilon_ms: float) -> 
     load0 = first = -1.0  # 4: counts as 0, and tells the first round from the others
     queues: list[list[int]] = [[] for _ in range(cores)]
     moved = True
-    while moved and (load0 == first or abs(max(loads) - load0) > epsilon_ms or min(loads) == 0):  # 6
+    while moved and (load0 == first or abs(max(loads) - load0) > _EPSILON_MS or min(loads) == 0):  # 6
         moved = load0 == first
         if not moved and max(loads) > load0:  # 7
             inserted = next((i for i in range(s, n) if big[i] + little[i] < max(loads) - load0), None)  # 8, 9
@@ -122,7 +119,7 @@ def balanced(costs: CostArrays, combination: Combination, epsilon_ms: float) -> 
                 waiting.remove(inserted)  # 10
                 q0 += big[inserted]
                 s, moved = inserted + 1, True
-        queues, loads = _spread(waiting, little, cores, epsilon_ms)  # 12-19
+        queues, loads = _spread(waiting, little, cores)  # 12-19
         load0 = q0  # 20
     for j, queue in enumerate(queues):
         for i in queue:
@@ -130,12 +127,12 @@ def balanced(costs: CostArrays, combination: Combination, epsilon_ms: float) -> 
     return tuple(place)
 
 
-def _spread(waiting: list[int], little: list[float], cores: int, epsilon_ms: float) -> tuple[list[list[int]], list[float]]:
+def _spread(waiting: list[int], little: list[float], cores: int) -> tuple[list[list[int]], list[float]]:
     """Spread waiting steps over the little cores (lines 12-20); return their queues and loads."""
     queues = [waiting[j::cores] for j in range(cores)]  # 12
     loads = [sum(little[i] for i in queue) for queue in queues]
     moved = True
-    while moved and max(loads) - min(loads) > epsilon_ms:  # 13
+    while moved and max(loads) - min(loads) > _EPSILON_MS:  # 13
         moved = False
         most, least = loads.index(max(loads)), loads.index(min(loads))  # 14, 15
         for i in sorted(queues[most], key=lambda i: -little[i]):  # 16, 17

@@ -40,15 +40,11 @@ class Options:
 
     Attributes:
         search: of the optimal planner, and of the bound that every plan carries.
-        epsilon_ms: loads that differ by less count as balanced (Algorithm 1).
-        exhaustive: largest number of kernel combinations that Algorithm 1 tries one by one.
         beat_ms: the best makespan of another layout; only faster plans are of interest.
         disk: where the weights are when the page cache is evicted, for the planner of that name.
     """
 
     search: Search = field(default_factory=Search)
-    epsilon_ms: float = 0.05
-    exhaustive: int = 2**12
     beat_ms: float = math.inf
     disk: Disk | None = None
 
@@ -80,9 +76,9 @@ def _from_one_file(profile: Profile) -> Profile:
     return pareto(narrowed(profile, kept), disk=True)
 
 
-def _nnv12(profile: Profile, options: Options) -> Outcome:
+def _nnv12(profile: Profile, _: Options) -> Outcome:
     filtered = pareto(profile)
-    found = nnv12(filtered, epsilon_ms=options.epsilon_ms, exhaustive=options.exhaustive)
+    found = nnv12(filtered)
     return Outcome(filtered, found.schedule, profile.start_ms + found.makespan_ms, found.note)
 
 
@@ -110,14 +106,6 @@ def _warm(profile: Profile, _: Options) -> Outcome:
     return _in_sequence(profile, fastest_warm(profile))
 
 
-def _kernels(profile: Profile, _: Options) -> Outcome:
-    return _in_sequence(_uncached(profile))
-
-
-def _kernels_caching(profile: Profile, _: Options) -> Outcome:
-    return _in_sequence(profile)
-
-
 #: The planner that needs `Options.disk`.
 EVICTED = "evicted"
 # Figure 13's ablation: K chooses kernels, C caches transformed weights, P pipelines.
@@ -126,8 +114,8 @@ PLANNERS: dict[str, Planner] = {
     EVICTED: _evicted,
     "nnv12": _nnv12,
     "warm": _warm,
-    "K": _kernels,
-    "K+C": _kernels_caching,
+    "K": lambda profile, _: _in_sequence(_uncached(profile)),
+    "K+C": lambda profile, _: _in_sequence(profile),
     "K+C+P": _optimal,
 }
 
@@ -140,7 +128,8 @@ def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None 
     until = time.monotonic() + options.search.time_limit_s
     planned: dict[str, Outcome] = {}
     # Filtered once for a search and the glance before it.
-    waiting = _promising_first([_SEARCHING.get(planner, _unfiltered)(check(p)) for p in profiles], planner, options)
+    filtered = _SEARCHING.get(planner, check)
+    waiting = _promising_first([filtered(check(p)) for p in profiles], planner, options)
     while waiting:
         p = waiting.pop(0)
         beat_ms = min((o.makespan_ms for o in planned.values()), default=math.inf)
@@ -149,10 +138,6 @@ def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None 
         search = replace(options.search, time_limit_s=left_s * _FIRST_SHARE if waiting else left_s)
         planned[p.layout] = PLANNERS[planner](p, replace(options, search=search, beat_ms=beat_ms))
     return {p.layout: planned[p.layout] for p in profiles}
-
-
-def _unfiltered(profile: Profile) -> Profile:
-    return profile
 
 
 #: Planners that search until a gap is proven or their time is over, with the candidates that they search among.

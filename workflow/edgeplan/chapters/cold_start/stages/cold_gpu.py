@@ -40,6 +40,7 @@ from edgeplan.support.frames import read_document, table_store, write_parquet
 from edgeplan.support.machine import environment, fingerprint
 from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
 from edgeplan.support.tensors import relative_error
+from edgeplan.support.workers import ColdRunError
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class GpuStartBench:
         try:
             plans, rates = self._plans(model)
         except EdgeplanError as error:
-            return {kind: _frame(kind, [{"way": "", "reason": error.what.splitlines()[0]}]) for kind in COLUMNS}
+            return {kind: _frame(kind, [{"way": "", "reason": error.headline}]) for kind in COLUMNS}
         values = random_inputs({border.name: border.shape for border in _program(plans[0]).inputs}, self.seed)
         inputs, outputs, expected = (self.work / f"{name}.npz" for name in ("inputs", "outputs", "expected"))
         np.savez(inputs, allow_pickle=False, **values)
@@ -92,26 +93,28 @@ class GpuStartBench:
             stages = {f"{stage}_ms": found.stages_ms.get(stage, 0.0) for stage in STAGES}
             return told | stages | {"warm_ms": statistics.median(found.warm_ms), "error": error, "reason": found.code_problem}
 
-        starts: list[tuple[str, bool, str, int, Callable[[], dict[str, Any]]]] = []
+        starts: list[tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = []
+
+        def add(way: str, stock: float, repeats: int, start_once: Callable[[str], dict[str, Any]]) -> None:
+            for state in self.settings.states:
+                row = {"way": way, "stock": stock, "state": state}
+                starts.extend((row | {"repeat": k}, partial(start_once, state)) for k in range(repeats))
+
         for plan in plans:
-            way, compiled = plan.schedule.planner, not plan.schedule.code
-            repeats = min(self.settings.repeats, self.settings.compiled_repeats) if compiled else self.settings.repeats
-            for state in self.settings.states:
-                starts += [(way, False, state, k, partial(of_plan, plan, state)) for k in range(repeats)]
-        rows, stock = [], self._stock(model, expected, values)
-        for name, start in stock.items():
-            if isinstance(start, str):
-                rows.append({"way": name, "stock": 1.0, "reason": start})
-                continue
-            for state in self.settings.states:
-                starts += [(name, True, state, k, partial(start, state)) for k in range(self.settings.repeats)]
-        random.Random(self.seed).shuffle(starts)  # noqa: S311  an order, no secret
-        for way, is_stock, asked, repeat, start_once in starts:
-            row: dict[str, Any] = {"way": way, "stock": float(is_stock), "state": asked, "repeat": repeat}
+            most = self.settings.repeats if plan.schedule.code else self.settings.compiled_repeats
+            add(plan.schedule.planner, 0.0, min(self.settings.repeats, most), partial(of_plan, plan))
+        rows: list[dict[str, Any]] = []
+        for name in self.settings.settings:
             try:
-                rows.append(row | start_once())
+                add(name, 1.0, self.settings.repeats, self._stock(name, model, expected, values))
             except EdgeplanError as error:
-                rows.append(row | {"reason": error.what.splitlines()[0]})
+                rows.append({"way": name, "stock": 1.0, "reason": error.headline})
+        random.Random(self.seed).shuffle(starts)  # noqa: S311  an order, no secret
+        for row, start in starts:
+            try:
+                rows.append(row | start())
+            except EdgeplanError as error:
+                rows.append(row | {"reason": error.headline})
         return {"starts": _frame("starts", rows), "plans": _frame("plans", [_described(plan) | rates for plan in plans])}
 
     def _plans(self, model: Path) -> tuple[list[GpuPlan], dict[str, float]]:
@@ -123,32 +126,24 @@ class GpuStartBench:
             plans = [planning.write(name, self.work / f"{name}.plan", search) for name in self.settings.planners]
         return plans, {"upload_mb_s": rate, "read_mb_s": read_bandwidth_mb_per_s([model]) or math.nan}
 
-    def _stock(self, model: Path, expected: Path, values: Any) -> dict[str, str | Callable[[str], dict[str, Any]]]:
-        """By setting what starts it once in a state of the page cache; or why it does not run."""
-        shapes = {name: value.shape for name, value in values.items()}
-        found: dict[str, str | Callable[[str], dict[str, Any]]] = {}
-        for name in self.settings.settings:
-            folder = self.work / name
-            folder.mkdir()
-            try:
-                made = prepare_offline(PrepareJob(setting=name, threads=1, model=model, inputs=shapes, folder=folder))
-            except EdgeplanError as error:
-                found[name] = error.what.splitlines()[0]
-                continue
-            if made.artefact is None:
-                found[name] = made.reason
-                continue
-            fields = {"setting": name, "threads": 1, "artefact": made.artefact, "inputs": shapes, "seed": self.seed,
-                      "warm_runs": self.settings.warm_runs, "reference": expected}  # fmt: skip
+    def _stock(self, name: str, model: Path, expected: Path, values: Any) -> Callable[[str], dict[str, Any]]:
+        """Return what starts a setting once in a state of the page cache; ColdRunError: it does not run."""
+        shapes = {of: value.shape for of, value in values.items()}
+        folder = self.work / name
+        folder.mkdir()
+        made = prepare_offline(PrepareJob(setting=name, threads=1, model=model, inputs=shapes, folder=folder))
+        if made.artefact is None:
+            raise ColdRunError(made.reason)
+        fields = {"setting": name, "threads": 1, "artefact": made.artefact, "inputs": shapes, "seed": self.seed,
+                  "warm_runs": self.settings.warm_runs, "reference": expected}  # fmt: skip
 
-            def start(state: str, fields: dict[str, Any] = fields) -> dict[str, Any]:
-                run = run_cold(RunJob.model_validate(fields | {"state": state}))
-                warm = statistics.median(run.warm_ms) if run.warm_ms else None
-                return {"cold_ms": run.cold_ms, "warm_ms": warm, "cached_before": run.cached_before,
-                        "error": run.output_error, "reason": run.reason}  # fmt: skip
+        def start(state: str) -> dict[str, Any]:
+            run = run_cold(RunJob.model_validate(fields | {"state": state}))
+            warm = statistics.median(run.warm_ms) if run.warm_ms else None
+            return {"cold_ms": run.cold_ms, "warm_ms": warm, "cached_before": run.cached_before,
+                    "error": run.output_error, "reason": run.reason}  # fmt: skip
 
-            found[name] = start
-        return found
+        return start
 
 
 def _program(plan: GpuPlan) -> GpuProgram:
@@ -159,28 +154,20 @@ def _described(plan: GpuPlan) -> dict[str, Any]:
     program, told = _program(plan), plan.prediction
     code = plan.folder / CODE_NAME
     return {
-        "way": plan.schedule.planner,
-        "predicted_ms": told.makespan_ms,
-        "bound_ms": told.lower_bound_ms,
-        "planning_s": told.planning_s,
-        "search_ms": told.search_ms,
-        "kept_mb": program.packed_bytes / _MB,
+        "way": plan.schedule.planner, "predicted_ms": told.makespan_ms, "bound_ms": told.lower_bound_ms,
+        "planning_s": told.planning_s, "search_ms": told.search_ms, "kept_mb": program.packed_bytes / _MB,
         "code_mb": code.stat().st_size / _MB if code.is_file() else 0.0,
-        "steps": len(program.steps),
-        "threads": len(plan.schedule.queues),
-        "work_ms": plan.costs.least_work_ms,
+        "steps": len(program.steps), "threads": len(plan.schedule.queues), "work_ms": plan.costs.least_work_ms,
         "upload_mb": plan.costs.least_bytes(lambda one: one.kept_bytes) / _MB,
         "read_mb": plan.costs.least_bytes(lambda one: one.read_bytes) / _MB,
-    }
+    }  # fmt: skip
 
 
 def _frame(kind: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows).reindex(columns=[*COLUMNS[kind], *(LATER_COLUMNS if kind == "plans" else ())])
-    for name in ("way", "state", "reason"):
-        if name in frame.columns:
-            frame[name] = frame[name].astype(object).fillna("").astype(str)
-    numbers = [name for name in frame.columns if name not in ("way", "state", "reason")]
-    return frame.astype(dict.fromkeys(numbers, float))
+    texts = [name for name in ("way", "state", "reason") if name in frame.columns]
+    frame[texts] = frame[texts].astype(object).fillna("").astype(str)
+    return frame.astype(dict.fromkeys(frame.columns.difference(texts), float))
 
 
 def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work: Path, measured: Path) -> None:
@@ -200,7 +187,7 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
             what = settings.model_dump(exclude={"devices", "models", "lock_timeout_seconds"})
             names = GPU_PROTOCOL.readable if stored_rows_only() else (GPU_PROTOCOL.name,)
             keys = {one: key_of([one, about["identity"], name, params.seed, what], 16) for one in names}
-            measured_by = next((one for one in names if all(s.get(keys[one]) is not None for s in stores.values())), names[0])
+            measured_by = next((one for one, key in keys.items() if all(s.has(key) for s in stores.values())), names[0])
             key = keys[measured_by]
             kept = {kind: frame for kind, store in stores.items() if (frame := store.get(key)) is not None}
             whole = len(kept) == len(stores)

@@ -118,21 +118,15 @@ def measure_cold_start(
     The device's predictors may be absent. What lies in `work` may be deleted, which costs only building again.
     """
     if stored_rows_only():
-        _require_measured(measured)
-        return
+        if missing := [name for name in DOCUMENTS if not (measured / name).is_file()]:
+            raise nothing_stored(f"of the stored measurements of cold starts {missing[0]} is missing", measured)
+        return  # what makes tables of rows needs the library and the machine that they were measured on
     tools = Tools(load_device(device), params.cold_start, rows / "profiles")
     with watched(rows, tools.cores.all):
         latest = _Stage(params, tools, rows, work.resolve(), predictors).write(measured)
     about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
     library = {"library": f"oneDNN {tools.dnnl.info.version}"}
     write_json(measured / "environment.json", about | library | others_share(rows))
-
-
-def _require_measured(measured: Path) -> None:
-    """Check that all is there: what makes tables of rows needs the library and the machine that they were measured on."""
-    missing = [name for name in DOCUMENTS if not (measured / name).is_file()]
-    if missing:
-        raise nothing_stored(f"of the stored measurements of cold starts {missing[0]} is missing", measured)
 
 
 class _Stage:
@@ -156,12 +150,7 @@ class _Stage:
         store = ArtefactStore(self._work / "artefacts")
         checks = self._checks(models, graphs, store)
         planning = Planning(
-            self._tools,
-            self._plans,
-            self._predictors,
-            self._work / "plans",
-            self._budget.part(_PLANS_SHARE),
-            self._no_time,
+            self._tools, self._plans, self._predictors, self._work / "plans", self._budget.part(_PLANS_SHARE), self._no_time
         )
         planned = planning.plan(models, graphs, profiles)
         self._notes |= planned.notes

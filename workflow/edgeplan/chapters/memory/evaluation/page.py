@@ -18,9 +18,9 @@ from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, gap_max, geomean
 from edgeplan.reporting.page import CardOf
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 _NEAR = 1.1
-_TOLERANCE = 1e-4
 
 BARS = (
     Bar("memory.peak_over_budget_max", "peak over its budget, largest", high=1.0),
@@ -147,7 +147,7 @@ def _outputs_equal(e: MemoryEvidence) -> float:
     Plans of all numbers of threads count, and those that crashed.
     """
     looked_at = e.runs[e.runs["equal"].notna()]
-    return float(((looked_at["equal"] == 1) & ~(looked_at["error"] > _TOLERANCE)).mean())
+    return float(((looked_at["equal"] == 1) & ~(looked_at["error"] > OUTPUT_TOLERANCE)).mean())
 
 
 #: The figures of merit that were measured, by key.

@@ -95,20 +95,11 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A part of the rows that the settings ask for: of which model, and by which keys it is kept, the present one first."""
+    """A part of the rows that the settings ask for: of which model, and by which key it is kept."""
 
     model: str
     part: RowsPart
-    keys: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return self.keys[0]
-
-    def found(self, kept: TableStore) -> pd.DataFrame | None:
-        """Its kept rows; where nothing may be measured those of an earlier protocol, too."""
-        keys = self.keys if stored_rows_only() else self.keys[:1]
-        return next((table for key in keys if (table := kept.get(key)) is not None), None)
+    key: str
 
 
 def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
@@ -116,21 +107,11 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
     settings = params.memory
     found = [(name, part) for name in settings.models for part in parts_of(name, settings)]
     if settings.single_layers:
-        depends = {"layers": settings.single_layers}
-        found.append(
-            (
-                _SINGLE,
-                RowsPart("single layers", single_layers, Needs(20.0 * len(settings.single_layers), 0), depends, bars=False),
-            )
-        )
+        depends, needs = {"layers": settings.single_layers}, Needs(20.0 * len(settings.single_layers), 0)
+        found.append((_SINGLE, RowsPart("single layers", single_layers, needs, depends, bars=False)))
     found.sort(key=lambda pair: not pair[1].bars)
-    by = PROTOCOL.name
-    common = [by, params.seed, settings.threads, settings.runs]
-
-    def keys(name: str, part: RowsPart) -> tuple[str, ...]:
-        return tuple(key_of([*common, name, part.name, dict(how)], 16) for how in (part.depends, *part.earlier))
-
-    return tuple(_Wanted(name, part, keys(name, part)) for name, part in found)
+    common = [PROTOCOL.name, params.seed, settings.threads, settings.runs]
+    return tuple(_Wanted(name, part, key_of([*common, name, part.name, dict(part.depends)], 16)) for name, part in found)
 
 
 def _measure(
@@ -147,11 +128,7 @@ def _measure(
     log.info(
         "%d of %d parts of the rows are to be measured, about %.0f min", len(lacking), len(wanted), sum(seconds.values()) / 60
     )
-    with (
-        watched(rows, cores),
-        machine_lock(settings.lock_timeout_seconds),
-        spending("memory", sum(seconds.values())) as spent,
-    ):
+    with watched(rows, cores), machine_lock(settings.lock_timeout_seconds), spending("memory", sum(seconds.values())) as spent:
         try:
             for one in lacking:
                 if one.model not in benches:
@@ -186,7 +163,7 @@ def _bench(
 
 def _stock(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> dict[str, dict[str, Any]]:
     """Kept rows of the stock engines of a model that ran, by setting, in the order of the settings."""
-    tables = [one.found(kept) for one in wanted if one.model == name and one.part.name.startswith("stock ")]
+    tables = [kept.get(one.key) for one in wanted if one.model == name and one.part.name.startswith("stock ")]
     rows = [{str(k): v for k, v in table.iloc[0].dropna().items()} for table in tables if table is not None]
     return {row["setting"]: row for row in rows if "peak" in row}
 
@@ -199,12 +176,12 @@ def _inference_ms(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> flo
 
 def _found(name: str, wanted: Sequence[_Wanted], kept: TableStore, keys: Sequence[str]) -> pd.DataFrame | None:
     """The rows of a model: its kept parts, and where nothing may be measured what an earlier protocol kept of the others."""
-    parts = [table for one in wanted if one.model == name and (table := one.found(kept)) is not None]
+    parts = [table for one in wanted if one.model == name and (table := kept.get(one.key)) is not None]
     earlier = next((table for key in keys[1:] if (table := kept.get(key)) is not None), None) if stored_rows_only() else None
     if not parts:
         return earlier
     table = pd.concat(parts, ignore_index=True)
-    lacking = [one for one in wanted if one.model == name and one.found(kept) is None]
+    lacking = [one for one in wanted if one.model == name and not kept.has(one.key)]
     if earlier is not None and lacking:
         log.warning("%s: %d parts are of an earlier protocol", name, len(lacking))
         table = pd.concat([table, earlier[~earlier["case"].isin(table["case"])]], ignore_index=True)

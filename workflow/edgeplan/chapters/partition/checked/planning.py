@@ -6,20 +6,16 @@ run` opens it, one turn of each after the other, so that all of them meet the sa
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import select
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any
 
 from msgspec import structs
 
@@ -33,6 +29,7 @@ from edgeplan.chapters.partition.settings import ALL_CORES, PLANNED, SIDES
 from edgeplan.devices.pairs import STOCK_GPU, PairFile
 from edgeplan.engines.onnxruntime.reference import Verdict, judged
 from edgeplan.errors import DeviceError, EdgeplanError
+from edgeplan.measurement.process import opened as opened_apart
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.planning.partition.costs import GPU, PairCosts
 from edgeplan.planning.partition.planner import PartitionPlan, plan
@@ -41,86 +38,63 @@ from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.partitioned.build import PairCheck
 from edgeplan.runtime.partitioned.session import handshake
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.support.answers import Answering
 from edgeplan.support.scratch import ScratchFolder
-from edgeplan.support.subprocesses import end, module_command, start
+from edgeplan.support.subprocesses import module_command
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, read_outputs, relative_error
-from edgeplan.support.workers import last_words
 
-_WORKER = "edgeplan.chapters.partition.checked.worker"
 #: Kernels of a driver that builds each for a second may be new to it.
 _OPENING_SECONDS, _TURN_SECONDS = 300.0, 120.0
 _CLOSING_SECONDS = 5.0
 
 
-class OpenedPlan:
+class OpenedPlan(Answering):
     """A plan folder in a process that opens it, and runs it when asked. The folder is not needed once the plan is open."""
 
     def __init__(self, folder: Path) -> None:
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        command = module_command(_WORKER, str(folder))
-        self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
+        super().__init__(module_command(opened_apart.__name__, str(folder)))
         self.folder = folder
+        self.tell("")
 
     def wait(self) -> None:
         """Return when the plan is open and has run once; others may be opened meanwhile."""
-        self._answer(_OPENING_SECONDS)
+        self._told(_OPENING_SECONDS)
 
     def turn(self) -> list[float]:
         """Some inferences back to back, their times in ms."""
-        return [float(ms) for ms in self._asked("turn")]
+        return [float(ms) for ms in self.asked("turn")]
 
     def steps_ms(self) -> list[float]:
         """The time of each of the model's steps in the last inference, in ms."""
-        return [float(ms) for ms in self._asked("steps")]
+        return [float(ms) for ms in self.asked("steps")]
 
     def outputs(self) -> Mapping[str, Any]:
-        """The outputs of the last inference, on seeded inputs."""
+        """The outputs of the first inference, on seeded inputs."""
         with tempfile.TemporaryDirectory(prefix="edgeplan-outputs-") as folder:
             path = Path(folder) / "outputs.npz"
-            self._asked(f"outputs {path}")
+            self.asked(f"save {path}")
             return read_outputs(path)
 
-    def _asked(self, line: str) -> Any:
-        assert self._process.stdin is not None  # noqa: S101  it is a pipe
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{line}\n".encode())
-            self._process.stdin.flush()
-        return self._answer(_TURN_SECONDS)
+    def asked(self, line: str) -> Any:
+        """What is answered to a line."""
+        self.tell(line)
+        return self._told(_TURN_SECONDS)
 
-    def _answer(self, limit_seconds: float) -> Any:
-        stdout = self._process.stdout
-        assert stdout is not None  # noqa: S101  likewise
-        ready, _, _ = select.select([stdout], [], [], limit_seconds)
-        line = stdout.readline() if ready else b""
-        try:
-            found = json.loads(line)
-        except ValueError:
-            self._said.seek(0)
-            what = "the process that runs the plan ended" if ready else f"no answer of the plan within {limit_seconds:g} s"
-            raise DeviceError(
-                f"{what}{last_words(self._said.read())}", where=str(self.folder), next_step="run the same command again"
-            ) from None
-        if isinstance(found, dict):
+    def _told(self, limit_seconds: float) -> Any:
+        line = self.answer(limit_seconds)
+        if not line:
+            what = (
+                f"no answer of the plan within {limit_seconds:g} s" if line is None else "the process that runs the plan ended"
+            )
+            raise DeviceError(f"{what}{self.words()}", where=str(self.folder), next_step="run the same command again")
+        found = json.loads(line)
+        if "what" in found:
             raise EdgeplanError(found["what"], where=found["where"], next_step=found["next_step"])
         return found
 
-    def close(self) -> None:
+    def close(self, patience_seconds: float | None = _CLOSING_SECONDS) -> None:
         """End the process that holds the plan open, once it has ended what it started: their time would count as others'."""
-        assert self._process.stdin is not None  # noqa: S101  it is a pipe
-        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
-            self._process.stdin.close()
-            self._process.wait(_CLOSING_SECONDS)
-        end(self._process)
-        for pipe in (self._process.stdin, self._process.stdout, self._said):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        super().close(patience_seconds)
 
 
 log = logging.getLogger(__name__)
@@ -351,11 +325,11 @@ def _leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
     except EdgeplanError as error:
         if any(taken in error.what for taken in _TAKEN):
             raise DeviceError(
-                f"a check opens several plans on the GPU, which is for one process at a time: {error.what.splitlines()[0]}",
+                f"a check opens several plans on the GPU, which is for one process at a time: {error.headline}",
                 where=error.where,
                 next_step="let it have several (nvidia-smi -c DEFAULT), or plan without a check: --costs predicted",
             ) from error
-        left_out[name] = error.what.splitlines()[0]
+        left_out[name] = error.headline
 
 
 def _wrong(outputs: Mapping[str, Mapping[str, Any]], running: Mapping[str, OpenedPlan]) -> dict[str, str]:

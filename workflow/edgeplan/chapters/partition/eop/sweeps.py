@@ -21,7 +21,6 @@ from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
 from edgeplan.chapters.partition.learning.predictors import Floats
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.settings import EopSettings
-from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.planning.partition.costs import SPLIT, PairCosts
@@ -168,11 +167,6 @@ def ends_of_parts(made: Partitioned, times: Array) -> tuple[Floats, Floats]:
 def session_of(pair: Opened, subject: SweptModel, made: Partitioned) -> PairSession:
     """A new session of a model's parts."""
     return PairSession.of(*pair.processors, made, subject.model, pair.synchronisation)
-
-
-def reason_of(error: EdgeplanError) -> str:
-    """An error in one line."""
-    return error.what.splitlines()[0]
 
 
 def measured_costs(

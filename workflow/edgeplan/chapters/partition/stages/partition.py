@@ -69,7 +69,7 @@ def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.Da
             planned = plan_model(job.model, predictors, both.names, both.synchronisation)
             rows += _interleaved(both, predictors, planned, job)
     except EdgeplanError as error:
-        rows.append({"way": OURS, "reason": error.what.splitlines()[0]})
+        rows.append({"way": OURS, "reason": error.headline})
     rows += [_stock(pair, setting, job) for setting in job.settings]
     frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS["models"]))
     frame["reason"] = frame["reason"].astype(object).fillna("").astype(str)
@@ -142,11 +142,9 @@ def _stock(pair: PairFile, setting: str, job: ModelJob) -> dict[str, Any]:
     folder.mkdir()
     cores = tuple(sorted(pair.cores))
     try:
-        inputs = stock.inputs_of(job.model)
-        artefact = stock.prepared(setting, job.model, inputs, folder, len(cores))
-        found = stock.run_stock(setting, artefact, inputs, cores, job.runs + 1)
+        found = stock.run_model(setting, job.model, folder, cores, job.runs + 1)
     except (ColdRunError, DeviceError) as error:
-        return row | {"reason": error.what.splitlines()[0]}
+        return row | {"reason": error.headline}
     return row | _summary(found.run_ms[1:])
 
 

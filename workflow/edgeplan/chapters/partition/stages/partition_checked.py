@@ -73,7 +73,7 @@ class WrittenPlan:
                     plan.wait()
                     row["median_ms"] = float(np.median([ms for _ in range(_TURNS) for ms in plan.turn()]))
             except EdgeplanError as error:
-                row["reason"] = error.what.splitlines()[0]
+                row["reason"] = error.headline
             found.append(row)
         return pd.DataFrame(found).reindex(columns=list(CHECKED["later"]))
 
@@ -114,7 +114,7 @@ def checked_rows(
                 each[way] = each.get(way, {}) | {"ops_ms": _operators_ms(planning.known[way].plan)}
         rows = [row | {"chosen": float(row["way"] == check.way)} | about | each.get(row["way"], {}) for row in rows]
     except EdgeplanError as error:
-        rows = [{"way": "", "chosen": 1.0, "stock": 0.0, "reason": error.what.splitlines()[0]}]
+        rows = [{"way": "", "chosen": 1.0, "stock": 0.0, "reason": error.headline}]
     frame = pd.DataFrame(rows).reindex(columns=[*CHECKED["checked"], *LATER["checked"]])
     frame["reason"] = frame["reason"].astype(object).fillna("").astype(str)
     return frame, written

@@ -29,7 +29,6 @@ from edgeplan.chapters.partition.eop.sweeps import (
     measured_costs,
     on_gpu,
     operator_of,
-    reason_of,
     subgraphs_of,
     subject_of,
     sweep,
@@ -205,7 +204,7 @@ class _Run:
                 rows = sweep(pair, subject, self.settings.shares, self.settings.sweep_runs)
         except EdgeplanError as error:
             log.warning("%s: %s", subject.name, error.what)
-            return _frame([{"step": 0, "dimension": "failed", "refused": reason_of(error)}], "sweeps")
+            return _frame([{"step": 0, "dimension": "failed", "refused": error.headline}], "sweeps")
         steps = [subject.lowered.steps[k] for k in rows["step"]]
         names = [dimension_of(s, Dimension(d)) if d else "" for s, d in zip(steps, rows["dimension"], strict=True)]
         log.info("%s: %d rows of %d steps", subject.name, len(rows), len(subject.lowered.steps))
@@ -298,7 +297,7 @@ class _Run:
                     made = executable_parts(pair, subject, list(assigned))
                     run, told = running(pair, stack, made, subject.model, subject.inputs, expected, *exact)
                 except EdgeplanError as error:
-                    rows[name]["reason"] = reason_of(error)
+                    rows[name]["reason"] = error.headline
                     continue
                 runners[name] = run
                 rows[name] |= told | {"error": max(told["error"], rows[name].get("error", 0.0))}
@@ -308,7 +307,7 @@ class _Run:
                     try:
                         taken.setdefault(name, []).append(run())
                     except EdgeplanError as error:
-                        rows[name]["reason"] = reason_of(error)
+                        rows[name]["reason"] = error.headline
                         del runners[name], taken[name]
                 for k, run in enumerate(layouts):
                     taken.setdefault(f"{ALL_CORES} {k}", []).append(run())
