@@ -22,7 +22,7 @@ from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.program import default_program
-from edgeplan.testing.engines import everything, outputs_of, reference_outputs, require_close
+from edgeplan.testing.engines import everything, executed, outputs_of, reference_outputs, require_close
 
 _TOLERANCE = 1e-5
 
@@ -169,7 +169,7 @@ def test_what_has_no_kernel_runs_on_the_host_and_says_so(tmp_path: Path) -> None
     graph = everything()
     engine = _engine()
     require_close(outputs_of(engine, graph, tmp_path), reference_outputs(graph), 1e-4)
-    nodes = engine.executed(tmp_path / "model.onnx", graph)
+    nodes = executed(engine, graph, tmp_path)
     on_host = {node.name for node in nodes if node.implementation.startswith("host.")}
     assert on_host == {"conv_7"}, "the grouped convolution"
 

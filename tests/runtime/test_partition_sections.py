@@ -32,7 +32,6 @@ from edgeplan.runtime.partitioned.program import Assignment, Split, partition, p
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, Extent, cut_sections, extent, why_not_cut
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.transform import values_of
 from edgeplan.workloads.registry import Workload
 
 Array = npt.NDArray[Any]
@@ -295,13 +294,3 @@ def test_streamed_parts_of_factors_are_of_their_channels(dnnl: Dnnl, model: Path
     parts = [part for part in found.weights.values() if part.whole == "factor"]
     assert [(part.axis, part.start, part.stop) for part in parts] == [(1, 8 * k, 8 * k + 8) for k in range(5)]
     assert dnnl.info.block in (8, 16)
-
-
-@pytest.mark.parametrize("stride", [4, 5, 8])
-def test_pieces_of_rows_are_joined(stride: int) -> None:
-    """Whatever lies between the values of the file, and behind the last one nothing."""
-    values = np.arange(24, dtype=np.float32).reshape(4, 6)
-    data = np.zeros((24, stride), np.uint8)
-    data[:, :4] = values.reshape(-1, 1).view(np.uint8)
-    span = data.reshape(-1)[2 * stride : (3 * 6 + 5) * stride - stride + 4]
-    np.testing.assert_array_equal(values_of(span, stride, rows=(3, 6)).reshape(4, 3), values[:, 2:5])

@@ -43,15 +43,10 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineNode:
-    """An engine node is executed by an engine as a whole.
+    """An engine node is executed by an engine as a whole, under the engine's own name and type.
 
-    Attributes:
-        name: the engine's own name.
-        op_type: the engine's type of the node.
-        implementation: the kernel it dispatched, or "" where the engine does not tell.
-        members: names of the operators of the original graph that run in it; empty for a layout conversion.
-        tensor: for a layout conversion, the original activation it converts, else "".
-        input_layout, output_layout: memory layouts, or "" where the engine does not tell.
+    The implementation is the kernel it dispatched, members are names of the operators of the original graph that run in it. A
+    layout conversion has no members, but the original activation it converts. What the engine does not tell is "".
     """
 
     name: str
@@ -94,13 +89,9 @@ class ProfiledSession(Session):
 
     @abstractmethod
     def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
-        """End profiling and report the executed nodes.
+        """End profiling and report the executed nodes in order, and times in microseconds (blocks, nodes).
 
-        Args:
-            blocks: half-open ranges of runs, counted from 0, each to be summarised.
-
-        Returns:
-            The executed nodes in order, and the time of a typical run of each block in microseconds (blocks, nodes).
+        Blocks are half-open ranges of runs, counted from 0, each of which is summarised by the time of a typical run.
         """
 
 
@@ -108,7 +99,7 @@ class Engine(ABC):
     """An engine runs models; its library is loaded on demand."""
 
     name: ClassVar[str]
-    #: Whether `load_profiled` and `executed` work.
+    #: Whether `load_profiled` works.
     reports_nodes: ClassVar[bool] = False
     #: Whether `executed_file` works: what is executed is asked of files as users have them.
     reads_files: ClassVar[bool] = False
@@ -121,18 +112,13 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def version(cls) -> str:
-        """Return the version of the installed engine.
-
-        Raises:
-            DeviceError: the engine is not installed.
-        """
+        """Return the version of the installed engine; DeviceError where it is not installed."""
 
     @classmethod
     def version_for(cls, settings: EngineSettings) -> str:  # noqa: ARG003  for engines of several drivers
         """Return the version of what runs with these settings: rows are keyed by it.
 
-        Raises:
-            DeviceError: the engine is not installed, or what its options name is not there.
+        DeviceError where the engine is not installed, or what its options name is not there.
         """
         return cls.version()
 
@@ -204,12 +190,6 @@ class Engine(ABC):
     def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]] | None:
         """Return what follows the clock and the memory of a processor other than the host's; None: the host's own loads do."""
         return None
-
-    def executed(self, model: Path, graph: Graph) -> tuple[EngineNode, ...]:
-        """Return the nodes that the engine runs for a model, without timing them."""
-        with self.load_profiled(model, graph) as session:
-            session.run()
-            return session.profile([(0, 1)])[0]
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:

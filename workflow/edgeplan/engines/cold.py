@@ -18,13 +18,9 @@ onnx = lazily("onnx")  # preparing alone needs it
 class Artefact(BaseModel):
     """An artefact names the files that a setting loads for one model.
 
-    Attributes:
-        main: the file that is opened.
-        files: every file the run reads, `main` among them: these are evicted or read through.
-        companions: further paths by role, e.g. of a cache; the program is told them.
-        outputs: the engine's names of the outputs and their shapes in the ONNX model, in its order; empty where the engine
-            keeps both.
-        note: what a reader of the results should know, or "".
+    Of every file the run reads (`files`, which are evicted or read through), `main` is opened; the program is told
+    `companions`, further paths by role, e.g. of a cache. Outputs are the engine's names and their shapes in the ONNX model, in
+    its order; empty where the engine keeps both. `note` is what a reader of the results should know, or "".
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")

@@ -14,19 +14,12 @@ from edgeplan.graph.kinds import kind
 
 
 def complete_members(
-    graph: Graph,
-    named: Mapping[str, Iterable[str]],
-    claims: Callable[[str, Operator], bool],
+    graph: Graph, named: Mapping[str, Iterable[str]], claims: Callable[[str, Operator], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """Assign every operator of the graph to one node.
+    """Assign every operator of the graph to one node; return node -> its operators in topological order.
 
-    Args:
-        graph: the original graph.
-        named: node -> operators it certainly holds.
-        claims: whether a node that holds a producer of the operator also runs the operator (asked for unnamed ones).
-
-    Returns:
-        node -> its operators in topological order; operators that no node claims are left out (the engine removed them).
+    To begin with are the operators that nodes certainly hold by name; `claims` tells whether a node that holds a producer of an
+    unnamed operator also runs that. Operators that no node claims are left out (the engine removed them).
     """
     owner = {op: node for node, ops in named.items() for op in ops}
     for op in reversed(graph.operators):  # a lost convolution in front of a named batch normalisation
@@ -58,8 +51,4 @@ def _absorbed(what: str, after: str) -> bool:
     return what in ("conv", "dwconv", "fc", "matmul") or what in _ABSORBED_BY.get(after, ())
 
 
-_ABSORBED_BY = {
-    "bn": ("bn",),
-    "reshape": ("reshape", "transpose"),
-    "transpose": ("reshape",),
-}
+_ABSORBED_BY = {"bn": ("bn",), "reshape": ("reshape", "transpose"), "transpose": ("reshape",)}

@@ -56,14 +56,8 @@ class OverTimeError(ColdRunError):
 class Program:
     """A setting's program, its library loaded and its inputs there. Use it as a context manager.
 
-    Args:
-        name: of the setting.
-        artefact: what it opens.
-        inputs: its inputs, by name, in the order of the model.
-        threads: of the engine.
-        processors: that it may use; none: any.
-        timeout_seconds: for all of it.
-        group: a group that pays for all of its memory.
+    It opens an artefact, takes inputs by name, in the order of the model, may use the processors named (none: any), and so many
+    seconds for all of it; a group pays for all of its memory.
     """
 
     def __init__(
@@ -113,8 +107,7 @@ class Program:
     def go(self, seconds: float = 0.0) -> dict[str, float]:
         """Have the model opened and run once; return the seconds of `open`, `first_run` and of what else is told.
 
-        Args:
-            seconds: that it may take; 0: what is left of all.
+        It may take so many seconds; 0: what is left of all.
         """
         self._asked.tell("")
         return self._answer(seconds)
@@ -122,9 +115,7 @@ class Program:
     def run(self, count: int, seconds: float = 0.0) -> Iterator[float]:
         """Have the model run again, so often; yield the ms of each inference.
 
-        Args:
-            count: how often.
-            seconds: that each may take, and each is asked for by itself then; 0: what is left of all.
+        Each may take so many seconds, and is asked for by itself then; 0: what is left of all.
         """
         at_once = 1 if seconds else _AT_ONCE
         for first in range(0, count, at_once):

@@ -32,11 +32,7 @@ def installed_version(name: str) -> str:
 
 
 class EngineSession(Session):
-    """A model that a stock engine runs.
-
-    Args:
-        folder: the plan.
-    """
+    """A model that a stock engine runs, by the plan of a folder."""
 
     winograd = False  # it does not tell
 

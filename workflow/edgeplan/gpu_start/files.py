@@ -157,7 +157,7 @@ class WeightFiles:
     def _values(self, place: WeightPlace) -> npt.NDArray[Any]:
         data = np.empty(place.size, np.uint8)
         self._fill(self._files[place.file], data, place.offset, place.role)
-        return values_of(data, place.stride, place.dtype, place.rows).reshape(place.shape)
+        return values_of(data, place.stride, place.dtype).reshape(place.shape)
 
     def _fill(self, descriptor: int, data: npt.NDArray[np.uint8], offset: int, where: str) -> None:
         try:

@@ -160,7 +160,7 @@ def _weights(program: Program, step: Step, found: Dispatch, files: Sequence[str]
     for role, name in step.weights.items():
         at = program.weights[name]
         shape = tuple(program.shapes[name])
-        places.append(WeightPlace(role, files.index(at.file), at.offset, at.size, at.stride, shape, at.dtype, at.rows))
+        places.append(WeightPlace(role, files.index(at.file), at.offset, at.size, at.stride, shape, at.dtype))
     settings = dict(step.settings)
     return PackedWeights(packing.transform, dict(packing.sizes), packing.elements, step.kind, settings, tuple(places))
 

@@ -12,14 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.machine import MAIN, core_name
@@ -64,33 +57,22 @@ def _gap_of(times: dict[str, Any]) -> float:
 
 
 class Plan(BaseModel):
-    """A plan of a cold start says how every step is made, and on which core.
+    """A plan of a cold start says how every step is made, and on which core. What it is for: see `Target`.
 
     Attributes:
-        format_version: version of this document.
-        model, model_sha256, library, library_version, isa, machine, threads: see `Target`.
-        planner: who planned.
         costs: whether they were profiled or predicted.
-        note: how the planner searched.
-        layout: home layout of 4-D activations.
         equal_cores: whether preparing cores join the execution from `widen_from` on.
         little_ratio: a little core waits until its preparation has taken this many times its own duration; 1 on real chips and
             equal cores.
-        steps: names, in order of execution.
         implementations, implementation: names, and for each step the position of its own.
         source: for each step the position of its weights' source in `SOURCES`.
         later: for each step the position of the implementation that later runs switch to (section 3.5), prepared by cores with
             nothing else to do; none where later runs keep the kernels of the cold start.
-        main: steps prepared by the main core, in order.
-        queues: steps prepared by each preparing core, in order.
+        main, queues: steps prepared by the main core and by each preparing core, in order.
         widen_from: first step executed on all cores, after all preparations; the number of steps if none is.
-        makespan_ms: predicted.
-        lower_bound_ms: proven for the costs, contention factors included, and this order of execution; over all layouts that
-            were planned.
+        lower_bound_ms: proven for the costs, contention factors included, and this order of execution; over all layouts.
         gap: relative distance of the makespan to the bound, 0 if the bound is 0. It follows from the two: documents without it
             are of before it stood in them.
-        planning_ms: time taken to plan.
-        read_bytes, cache_bytes: read from disk in a cold start, stored beside the model.
         noise: share of what the profile measured that was seen to be disturbed each time, 0 to 1: of the stages of all
             candidates, the plan's or not and whatever they cost, or of the starts, whichever is larger. How far off costs are
             it does not say. Left out of the document where it is 0, as documents of before it was kept leave it out.

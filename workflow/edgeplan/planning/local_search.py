@@ -1,7 +1,7 @@
 """Finds cheap schedules and cheap bounds around the mixed-integer program of the optimal planner.
 
 With weights on the disk schedules are priced and improved natively, thousands a second. The order of events is that of
-`machine.finished_ms`, which tells what happens when and is too slow to search with: a test holds the two together.
+`machine.simulate`, which tells what happens when and is too slow to search with: a test holds the two together.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ def cheap_bounds(costs: CostArrays) -> tuple[Floats, Floats]:
     Lagrangian relaxation with two rows, the main core's work (multiplier u) and the end of all preparations, and a third one
     where weights come from the disk, the end of all reading; the multipliers add up to 1. Each step then chooses its candidate
     and place alone. The best of a grid of multipliers is taken; with a disk, or the largest of A_k + least executions behind.
-
-    Returns:
-        Bounds (ms) and the best multipliers (main core, preparing cores, disk), both in the order of `costs.widenings()`.
+    Bounds (ms) come with their multipliers (main core, preparing cores, disk), both in the order of `costs.widenings()`.
     """
     grid, disk = _multipliers(disk=costs.disk is not None), costs.disk
     u, queued, streamed = (column[:, None, None] for column in grid.T)

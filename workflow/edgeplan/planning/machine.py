@@ -31,7 +31,7 @@ are found (`planning.optimal.Outcome`), and is in no `CostArrays`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -40,99 +40,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.planning.profile import BIG, LITTLE, Disk, Profile, execute_ms, prepare_ms
-
-EARLY, LATE, EXECUTE = "early", "late", "execute"
-#: Number of the lane (0: main), step, part of the work, from when to when (ms); a late part begins with waiting for weights.
-Note = Callable[[int, int, str, float, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The work of a schedule is the preparation, arrivals, and execution of each step, in ms.
-
-    Attributes:
-        lanes: steps prepared by each core, in order; the main core's first.
-        early, late: parts of preparing, on the core that does it.
-        arrivals: when the weights have come, 0 without any; no step's come before those of earlier ones.
-        execute: execution.
-        together: step before whose execution all preparations have ended; the number of steps if there is none.
-        start_ms: when everything begins.
-    """
-
-    lanes: Sequence[Sequence[int]]
-    early: Sequence[float]
-    late: Sequence[float]
-    arrivals: Sequence[float]
-    execute: Sequence[float]
-    together: int
-    start_ms: float = 0.0
-
-
-def finished_ms(work: Work, note: Note | None = None) -> float:
-    """Return when the last step has been executed, ms; `note` is told of every piece of work."""
-    ready = [inf] * len(work.execute)
-    main, *others = (_Lane(work, lane, ready, note) for lane in range(len(work.lanes)))
-    free = [lane.prepare_all(work.start_ms) for lane in others]
-    now = work.start_ms
-    for k, time in enumerate(work.execute):
-        if k == work.together:
-            now = max([main.prepare_all(now), *free])
-        while ready[k] > now:
-            if main.at == main.count:
-                now = ready[k]
-            elif main.can_make(now):
-                now = main.make(now)
-            elif (following := main.own[main.at]) == k or work.arrivals[following] <= now:
-                now = main.prepare(now)
-            else:
-                now = min(ready[k], work.arrivals[following])
-        if note:
-            note(0, k, EXECUTE, now, now + time)
-        now += time
-    return now
-
-
-class _Lane:
-    """A lane tells its progress: steps before place `at` are prepared, kernels of those before `made` are made."""
-
-    __slots__ = ("at", "count", "made", "note", "number", "own", "ready", "work")
-
-    def __init__(self, work: Work, number: int, ready: list[float], note: Note | None) -> None:
-        self.work, self.number, self.ready, self.note = work, number, ready, note
-        self.own = work.lanes[number]
-        self.count, self.at, self.made = len(self.own), 0, 0
-
-    def can_make(self, now: float) -> bool:
-        """Tell whether the weights of the next step are on their way while kernels remain to be made."""
-        return self.made < self.count and self.work.arrivals[self.own[self.at]] > now
-
-    def make(self, now: float) -> float:
-        """Place the next early part; return its end, ms."""
-        step = self.own[self.made]
-        self.made += 1
-        end = now + self.work.early[step]
-        if self.note:
-            self.note(self.number, step, EARLY, now, end)
-        return end
-
-    def prepare(self, now: float) -> float:
-        """Finish the next step once its weights have arrived; return its end, ms."""
-        if self.made == self.at:
-            now = self.make(now)
-        step = self.own[self.at]
-        self.at += 1
-        end = max(now, self.work.arrivals[step]) + self.work.late[step]
-        if self.note:
-            self.note(self.number, step, LATE, now, end)
-        self.ready[step] = end
-        return end
-
-    def prepare_all(self, now: float) -> float:
-        """Prepare all remaining steps; return the end, ms."""
-        while self.at < self.count:
-            now = self.make(now) if self.can_make(now) else self.prepare(now)
-        return now
-
 
 MAIN = -1
 _ROUNDING_MS = 1e-9
@@ -144,10 +51,8 @@ Ints = npt.NDArray[np.int64]
 class DiskArrays:
     """Disk arrays hold what a disk adds to a profile, shape (steps, candidates of the richest step), ms.
 
-    Attributes:
-        read: reading from the disk; absent candidates cost infinity.
-        early_main, early_queue: the part of a preparation that does not wait for the weights, on the main core and on others.
-        latency_ms: time before the disk's first byte.
+    Reading costs infinity for absent candidates; `early_main` and `early_queue` are the part of a preparation that does not
+    wait for the weights, on the main core and on others; the latency passes before the disk's first byte.
     """
 
     read: Floats
@@ -161,10 +66,9 @@ class CostArrays:
     """Cost arrays hold a profile, shape (steps, candidates of the richest step), ms; absent candidates cost infinity.
 
     Attributes:
-        main: preparation on the main core while others work.
-        queue: preparation on a preparing core.
-        narrow: execution while others prepare.
-        wide: execution on all cores, after all preparations; None where execution never widens (asymmetric chips).
+        main, queue: preparation on the main core while others work, and on a preparing core.
+        narrow, wide: execution while others prepare, and on all cores after all preparations; None where it never widens
+            (asymmetric chips).
         alone_prepare, alone_execute: the same on the main core (execution on all big cores) when nothing overlaps.
         queues: number of preparing cores.
         main_prepares: whether the main core may prepare while others work; a GPU only executes, and its costs of preparing are
@@ -237,10 +141,8 @@ def cost_arrays(profile: Profile, disk: Disk | None = None) -> CostArrays:
 class KernelSchedule:
     """A schedule is a kernel combination with its placement.
 
-    Attributes:
-        choice: position of the chosen candidate, by step.
-        place: preparing core by step, `MAIN` for the main core.
-        widen_from: first step executed on all cores; the number of steps if none is.
+    By step, the position of the chosen candidate and the preparing core (`MAIN` for the main core), and the first step executed
+    on all cores; the number of steps if none is.
     """
 
     choice: tuple[int, ...]
@@ -301,17 +203,84 @@ def core_name(place: int) -> str:
     return "main" if place == MAIN else f"prepare:{place}"
 
 
+@dataclass(slots=True)
+class _Lane:
+    """A core's preparations in order: those before place `at` have ended, kernels of those before `made` are made."""
+
+    core: str
+    own: Sequence[int]
+    at: int = 0
+    made: int = 0
+
+
+class _Run:
+    """A run of a schedule, event by event.
+
+    Of each step there are the times to read, create and transform, when its weights have come (0 without any; no step's come
+    before those of earlier ones), and, once it is known, when it is prepared. The first lane is the main core's.
+    """
+
+    def __init__(
+        self, lanes: Iterable[Sequence[int]], prepare: Sequence[tuple[float, float, float]], arrivals: Sequence[float]
+    ) -> None:
+        self.main, *self.others = (_Lane(core_name(place), own) for place, own in enumerate(lanes, MAIN))
+        self._prepare, self._arrivals, self._ready = prepare, arrivals, [inf] * len(prepare)
+        self.spans: list[Span] = []
+
+    def _can_make(self, lane: _Lane, now: float) -> bool:
+        """Tell whether the weights of the next step are on their way while kernels remain to be made."""
+        return lane.made < len(lane.own) and self._arrivals[lane.own[lane.at]] > now
+
+    def _make(self, lane: _Lane, now: float) -> float:
+        """Make the next kernel; return the end, ms."""
+        step = lane.own[lane.made]
+        lane.made += 1
+        create = self._prepare[step][1]
+        if create > 0:
+            self.spans.append(Span(lane.core, step, "create", now, now + create))
+        return now + create
+
+    def _finish(self, lane: _Lane, now: float) -> float:
+        """Finish the next step once its weights have arrived; return its end, ms."""
+        if lane.made == lane.at:
+            now = self._make(lane, now)
+        step = lane.own[lane.at]
+        lane.at += 1
+        read, _, transform = self._prepare[step]
+        end = self._ready[step] = max(now, self._arrivals[step]) + (read + transform)
+        read_until = end - transform
+        if read_until > now and (read > 0 or read_until - now > _ROUNDING_MS):
+            self.spans.append(Span(lane.core, step, "read", now, read_until))
+        if transform > 0:
+            self.spans.append(Span(lane.core, step, "transform", read_until, end))
+        return end
+
+    def prepare_all(self, lane: _Lane, now: float) -> float:
+        """Prepare all remaining steps; return the end, ms."""
+        while lane.at < len(lane.own):
+            now = self._make(lane, now) if self._can_make(lane, now) else self._finish(lane, now)
+        return now
+
+    def prepared(self, k: int, now: float) -> float:
+        """Prepare on the main core until step k is prepared; return when it can be executed there, ms."""
+        main = self.main
+        while self._ready[k] > now:
+            if main.at == len(main.own):
+                now = self._ready[k]
+            elif self._can_make(main, now):
+                now = self._make(main, now)
+            elif (following := main.own[main.at]) == k or self._arrivals[following] <= now:
+                now = self._finish(main, now)
+            else:
+                now = min(self._ready[k], self._arrivals[following])
+        return now
+
+
 def simulate(profile: Profile, schedule: KernelSchedule, disk: Disk | None = None) -> tuple[float, tuple[Span, ...]]:
-    """Run a schedule on the machine model, event by event, from `Profile.start_ms` on.
+    """Run a schedule on the machine model, event by event, from `Profile.start_ms` on; return makespan (ms) and timeline.
 
-    Args:
-        profile: costs of the model's steps.
-        schedule: schedule to run.
-        disk: where weights come from, in the order of the steps, ahead of everything; without it they are in memory. What waits
-            for it counts as reading.
-
-    Returns:
-        The makespan (ms) and the timeline, for a Gantt picture; an execution on all equal cores has a span on each of them.
+    Weights come from the disk in the order of the steps, ahead of everything; without one they are in memory. What waits for it
+    counts as reading. An execution on all equal cores has a span on each of them.
     """
     chosen = [layer.candidates[o] for layer, o in zip(profile.layers, schedule.choice, strict=True)]
     n = len(chosen)
@@ -333,29 +302,14 @@ def simulate(profile: Profile, schedule: KernelSchedule, disk: Disk | None = Non
         else execute_ms(profile, c, profile.narrow, overlapped=overlapped)
         for k, c in enumerate(chosen)
     ]
-    spans: list[Span] = []
-
-    def note(lane: int, k: int, part: str, start: float, end: float) -> None:
-        read, create, transform = prepare[k]
-        if part == EXECUTE:
-            places = range(MAIN, profile.queues if profile.equal and k >= together else 0)
-            spans.extend(Span(core_name(place), k, EXECUTE, start, end) for place in places)
-        elif part == EARLY and create > 0:
-            spans.append(Span(core_name(lane - 1), k, "create", start, end))
-        elif part == LATE:
-            read_until = end - transform
-            if read_until > start and (read > 0 or read_until - start > _ROUNDING_MS):
-                spans.append(Span(core_name(lane - 1), k, "read", start, read_until))
-            if transform > 0:
-                spans.append(Span(core_name(lane - 1), k, "transform", read_until, end))
-
-    work = Work(
-        lanes=[schedule.queue(place) for place in range(MAIN, profile.queues)],
-        early=[create for _, create, _ in prepare],
-        late=[read + transform for read, _, transform in prepare],
-        arrivals=arrivals,
-        execute=execute,
-        together=together,
-        start_ms=profile.start_ms,
-    )
-    return finished_ms(work, note), tuple(spans)
+    run = _Run([schedule.queue(place) for place in range(MAIN, profile.queues)], prepare, arrivals)
+    now = profile.start_ms
+    free = [run.prepare_all(lane, now) for lane in run.others]
+    for k, time in enumerate(execute):
+        if k == together:
+            now = max([run.prepare_all(run.main, now), *free])
+        now = run.prepared(k, now)
+        places = range(MAIN, profile.queues if profile.equal and k >= together else 0)
+        run.spans.extend(Span(core_name(place), k, "execute", now, now + time) for place in places)
+        now += time
+    return now, tuple(run.spans)

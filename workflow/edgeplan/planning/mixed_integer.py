@@ -107,13 +107,10 @@ _FORWARD, _BACKWARD = (slice(None, -1), slice(1, None)), (slice(1, None), slice(
 def program(
     costs: CostArrays, widen_from: int, keep: npt.NDArray[np.bool_] | None = None, cutoff: float = np.inf
 ) -> MixedIntegerProgram:
-    """Build the mixed-integer program of a schedule.
+    """Build the mixed-integer program of a schedule, whose profile has a preparing core, or a disk.
 
-    Args:
-        costs: costs of the profile; it has a preparing core, or a disk.
-        widen_from: first step executed on all cores.
-        keep: which x to keep, shape (steps, candidates, 2: queue, main); all present ones by default.
-        cutoff: no makespan above this is of interest.
+    Of the x those in `keep` are kept, shape (steps, candidates, 2: queue, main), all present ones by default; no makespan above
+    the cutoff is of interest.
     """
     n, queues, every = costs.steps, max(costs.queues, 1), np.arange(costs.steps)
     if keep is None:
@@ -207,12 +204,9 @@ def _put_disk(
 class Relaxation:
     """A relaxation holds the solution of the linear relaxation.
 
-    Attributes:
-        bound: no schedule of this program is faster; infinity if none is as fast as its cutoff.
-        x: values of the binary variables.
-        reduced: by how much the bound rises at least when a variable that is 0 becomes 1.
-        multipliers: dual values of the rows that are no equations, in their order; those of the rows `C >= ...` add up to 1.
-        prices: dual values of the equations, in their order.
+    No schedule of the program is faster than the bound, infinity if none is as fast as its cutoff, which rises by `reduced` at
+    least when a variable that is 0 becomes 1. Multipliers are dual values of the rows that are no equations, in their order
+    (those of the rows `C >= ...` add up to 1), prices those of the equations.
     """
 
     bound: float

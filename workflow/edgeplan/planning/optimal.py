@@ -21,15 +21,7 @@ import numpy as np
 from edgeplan.planning.document import Plan, Target
 from edgeplan.planning.local_search import Events, changed_at_random, cheap_bounds, improved_schedule, picked_candidates, spread
 from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, Span, cost_arrays, makespan_ms, sequential, simulate
-from edgeplan.planning.mixed_integer import (
-    MixedIntegerProgram,
-    Relaxation,
-    carried_bounds,
-    program,
-    promising,
-    relax,
-    solve,
-)
+from edgeplan.planning.mixed_integer import MixedIntegerProgram, Relaxation, carried_bounds, program, promising, relax, solve
 from edgeplan.planning.profile import SOURCES, Candidate, Disk, Profile, cache_bytes, read_bytes
 
 _ROUNDS, _SHAKEN = 200, 4
@@ -65,10 +57,8 @@ class ProvenSchedule:
 def optimal(costs: CostArrays, search: Search | None = None, *, beat_ms: float = np.inf) -> ProvenSchedule:
     """Find a schedule and prove how far it is from the optimum: within the gap; on several queues, as near as it got.
 
-    Args:
-        costs: costs of the profile; with a disk, of all candidates: one that is slower everywhere may have fewer bytes to read.
-        search: how hard to search.
-        beat_ms: a makespan that is at hand already: where no schedule is faster than that (but for the gap), search no further.
+    With a disk the costs are of all candidates: one that is slower everywhere may have fewer bytes to read. Where no schedule
+    is faster than a makespan that is at hand already (`beat_ms`; but for the gap), the search ends.
     """
     search = search or Search()
     until = time.monotonic() + search.time_limit_s
@@ -226,14 +216,9 @@ class _Streamed(_Incumbent):
 class Outcome:
     """An outcome is the planned schedule of one layout, with its bound.
 
-    Attributes:
-        profile: with the candidates that the schedule's choice counts in.
-        schedule: choice, places, widening.
-        makespan_ms: predicted, the start included.
-        note: how the planner searched.
-        lower_bound_ms: what no schedule of this layout beats, if the planner proved something; beside a faster layout planned
-            before, no more than is needed to give this one up.
-        disk: where the weights come from, if not from memory.
+    The profile has the candidates that the schedule's choice counts in; the makespan includes the start. No schedule of this
+    layout beats the bound, if the planner proved something; beside a faster layout planned before, it is no more than is needed
+    to give this one up. Weights come from the disk, if not from memory.
     """
 
     profile: Profile

@@ -36,8 +36,7 @@ class Candidate:
         execute_ms: execution by width, the number of cores: the first one in a process, which is what a cold start pays.
         warm_ms: execution by width once it has run; by it kernels for later runs are chosen (section 3.5). Profiles of before
             it was kept have none: `warm` says what stands for it then.
-        read_bytes: read from the model file or the cache.
-        cache_bytes: stored in the cache, 0 unless the source is cached.
+        read_bytes, cache_bytes: read from the model file or the cache, and stored in the cache, 0 unless the source is cached.
         scratch_bytes: working memory of the kernel.
     """
 
@@ -76,18 +75,10 @@ class Contention:
     """Contention multiplies costs (factors >= 1) while preparation overlaps with other work.
 
     Two preparations in one process slow each other down more than a preparation and an execution do. That loss is charged to
-    the core that could do something else instead: it has a factor of its own, chosen so that both together get done what was
-    measured, while the others' factors stay. Steps whose weights are made from the model file, which moves and computes with
-    many bytes, have factors of their own.
-
-    Attributes:
-        prepare: creation, beside an execution.
-        execute: execution, beside a preparation.
-        read: reading from the cache, beside an execution.
-        main: all preparation on the main core, beside a preparation on another.
-        raw_prepare: creation and transformation of a step with raw weights, beside an execution.
-        raw_read: reading raw weights, beside an execution.
-        raw_main: as `main`, of steps with raw weights.
+    the core that could do something else instead: it has a factor of its own (`main`), on all its preparation, chosen so that
+    both together get done what was measured, while the others' factors stay: on creation and on reading from the cache, beside
+    an execution. Steps whose weights are made from the model file, which moves and computes with many bytes, have factors of
+    their own (`raw_...`), on creation and transformation, and on reading raw weights.
     """
 
     prepare: float = 1.0
@@ -109,12 +100,9 @@ class Contention:
 class Fresh:
     """Holds the factors that scale profiled costs to those of a cold start in a fresh process.
 
-    Attributes:
-        read: factor on reading into memory.
-        map: factor on mapping cached weights.
-        create, transform, execute: factors on those stages.
-        wide: factor on executions on all of several equal cores.
-        hand_over_ms: for each step that is executed while others are prepared: what passes until the executing core has it.
+    They are on reading into memory and on mapping cached weights, on the other stages, and on executions on all of several
+    equal cores (`wide`). For each step that is executed while others are prepared `hand_over_ms` pass until the executing core
+    has it.
     """
 
     read: float = 1.0
@@ -148,20 +136,16 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile holds the costs of a model's steps under one home layout of activations.
+    """A profile holds the costs of a model's steps under one home layout of 4-D activations.
 
     Attributes:
-        model: name.
-        layout: home layout of 4-D activations.
         big_cores: cores that execute.
         little_cores: cores that only prepare; 0: all cores are equal, and some of them prepare until execution widens.
         little_ratio: a preparation takes this many times its profiled time on a little core (an asymmetric chip stood for by
             waiting).
         layers: layers in order of execution.
-        contention: measured factors.
         start_ms: paid besides any preparation or execution, whatever the plan: the program is read, threads are started, inputs
             and outputs are copied. Plans count it as paid first.
-        fresh: factors on the costs in a fresh process.
         noise: share of what was measured that was seen to be disturbed each time, 0 to 1: of the candidates' stages, the mean
             over all candidates, or of the starts, whichever is larger. Tables of profiles leave it out.
         others: share of the processors' time that other work had while it was measured, 0 to 1; likewise left out.
@@ -258,12 +242,8 @@ def prepare_ms(
 ) -> tuple[float, float, float]:
     """Return read, create and transform times: the one place where factors and little cores' ratio enter preparation.
 
-    Args:
-        profile: profile whose factors count.
-        candidate: whose.
-        core: "big" or "little"; a core that prepares among equal cores is a "big" one.
-        overlapped: whether other cores work meanwhile.
-        main: whether the main core prepares.
+    The core is "big" or "little"; one that prepares among equal cores is a "big" one. `overlapped`: other cores work meanwhile;
+    `main`: the main core prepares.
     """
     read, create, transform = candidate.stages_ms(core)
     fresh = profile.fresh

@@ -38,11 +38,9 @@ def paged(size: int) -> int:
 class Implementation(msgspec.Struct, frozen=True):
     """One way to run a step: a candidate's kernel.
 
-    Attributes:
-        name: unique among the step's candidates: oneDNN's name, `@source>output` where it takes other layouts than the
-            activations have (the conversions are then part of it), `+plain` where it reads the weights as they lie in the file.
-        kernel: oneDNN's name; "" for a step without a primitive, `reorder` for one of conversions only.
-        variant: how it is asked for.
+    Its name is unique among the step's candidates: oneDNN's name, `@source>output` where it takes other layouts than the
+    activations have (the conversions are then part of it), `+plain` where it reads the weights as they lie in the file. The
+    kernel is oneDNN's name; "" for a step without a primitive, `reorder` for one of conversions only.
     """
 
     name: str

@@ -38,13 +38,9 @@ _MOST_TERMS = 64  # of a table: the same byte may come in by many ways
 class ByteStep(NamedTuple):
     """A byte step is what an operator and its neighbours become.
 
-    Attributes:
-        part: the step.
-        post_ops: what it does between its bias and its rounding.
-        numbers: the operators that make numbers of the bytes that it reads.
-        last: the operator at whose place it runs.
-        behind: a step that follows on what the first one writes, if that is not all.
-        inner: what the first one writes for that.
+    `post_ops` are between its bias and its rounding, `numbers` the operators that make numbers of the bytes that it reads; it
+    runs at the place of the last operator. A step `behind` follows on what the first one writes for that (`inner`), if that is
+    not all.
     """
 
     part: Part

@@ -6,7 +6,6 @@ import copy
 import ctypes
 import math
 import mmap
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.ir import BYTES_PER_ELEMENT
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT, FLOAT16, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
-from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, aligned
+from edgeplan.runtime.creation import ALIGNMENT, Created, Creator
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.transform import SCALE, Array, folded, values_of, widened
+from edgeplan.runtime.ranges import WeightPart
+from edgeplan.runtime.transform import Array, folded, values_of, widened
+from edgeplan.runtime.weights import WeightLocation
 
 if TYPE_CHECKING:
     from edgeplan.runtime.program import Program
-
-_GAP_BYTES = 1 << 16  # weights this near to each other in a file are read by one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +59,65 @@ class Worker:
         self.stream = dnnl.stream()
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One read of neighbouring weights: where in the file, and for each piece its role (or "" for a gap), place and size."""
+class WeightValues:
+    """Values of weights, and of parts of them, where a model's files hold them, mapped into memory."""
 
-    file: str
-    offset: int
-    pieces: tuple[tuple[str, int, int], ...]
+    def __init__(
+        self,
+        folder: Path,
+        locations: Mapping[str, WeightLocation],
+        shapes: Mapping[str, Shape],
+        parts: Mapping[str, WeightPart],
+    ) -> None:
+        self._locations, self._shapes, self._parts = locations, shapes, parts
+        self._maps: dict[str, mmap.mmap] = {}
+        self._widened: dict[str, Array] = {}
+        for path in (folder / file for file in sorted({location.file for location in locations.values()})):
+            try:
+                with path.open("rb") as opened:
+                    self._maps[str(path.relative_to(folder))] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                what = f"cannot open the weights: {getattr(error, 'strerror', error)}"
+                raise ModelError(what, where=str(path), next_step="check the path") from error
+
+    def of(self, name: str) -> Array:
+        """The values of a weight, or of a part of one, row-major and the caller's own."""
+        part = self._parts.get(name)
+        if part is None:
+            return self.whole(name).copy()
+        return self.whole(part.whole)[(slice(None),) * part.axis + (slice(part.start, part.stop),)].copy()
+
+    def whole(self, name: str) -> Array:
+        """The values of a weight where the file holds them; what is stored in fewer bytes is widened.
+
+        Parts of a weight are asked for one after the other, so the last one is kept.
+        """
+        location = self._locations[name]
+        if location.scale is None and location.dtype != FLOAT16:
+            return self._held(location, self._shapes[name])
+        if name not in self._widened:
+            found = {end: self._held(part, (part.count,) if end else self._shapes[name]) for end, part in location.parts}
+            self._widened = {name: widened(found, {"": location.axis})[""]}
+        return self._widened[name]
+
+    def _held(self, location: WeightLocation, shape: Shape) -> Array:
+        data = np.frombuffer(self._maps[location.file], np.uint8, location.size, location.offset)
+        if location.stride != np.dtype(location.dtype).itemsize:
+            return values_of(data, location.stride, location.dtype).reshape(shape)
+        return np.ndarray(shape, location.dtype, data.data)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._maps.clear()
 
 
 class Executable:
-    """A program with its files open and its arena allocated.
-
-    Args:
-        dnnl: the library.
-        program: what to run.
-        folder: where the model file lies.
-        arena: memory for activations, of at least `program.arena_bytes`; None: its own.
-    """
+    """A program with its model's files open, in a folder, and its arena, of at least `program.arena_bytes`; None: its own."""
 
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, arena: Buffer | None = None) -> None:
         self.dnnl, self.program = dnnl, program
         self.creator = Creator(dnnl, program.shapes, program.layouts, program.offsets, program.types)
-        self._files: dict[str, int] = {}
-        try:
-            for file in sorted({location.file for location in program.weights.values()}):
-                self._files[file] = os.open(folder / file, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            self.close()
-            raise ModelError(
-                f"cannot open the weights: {error.strerror}", where=str(folder / file), next_step="check the path"
-            ) from error
+        self._values = WeightValues(folder, program.weights, program.shapes, program.parts)
         if arena is None:
             data = np.frombuffer(mmap.mmap(-1, max(1, program.arena_bytes)), np.uint8)
             arena = Buffer(data, data.ctypes.data)
@@ -109,9 +136,7 @@ class Executable:
 
     def close(self) -> None:
         """Close the files of the model. The arena lives as long as something points to it."""
-        for descriptor in self._files.values():
-            os.close(descriptor)
-        self._files.clear()
+        self._values.close()
 
     def __enter__(self) -> Self:
         return self
@@ -120,63 +145,8 @@ class Executable:
         self.close()
 
     def read(self, index: int) -> Mapping[str, Array]:
-        """Read a step's weights from the model's files: role -> values."""
-        step, program = self.program.steps[index], self.program
-        reads, size = self._reads(index)
-        buffer = allocate(size)
-        view = buffer.data.data
-        for read in reads:
-            self._fill(read, [view[at : at + count] for _, at, count in read.pieces])
-        values = {}
-        places = {role + end: place for role, name in step.weights.items() for end, place in program.weights[name].parts}
-        for role, at, count in (piece for read in reads for piece in read.pieces if piece[0]):
-            place = places[role]
-            found = values_of(buffer.data[at : at + count], place.stride, place.dtype, place.rows)
-            values[role] = found if role.endswith(SCALE) else found.reshape(program.shapes[step.weights[role]])
-        return widened(values, {role: place.axis for role, place in places.items()})
-
-    def _fill(self, read: _Read, pieces: list[memoryview]) -> None:
-        offset = read.offset
-        try:
-            while pieces:
-                got = os.preadv(self._files[read.file], pieces, offset)
-                if not got:
-                    raise ModelError(
-                        f"{read.file} ends before byte {offset}", where=self.program.name, next_step="copy the model again"
-                    )
-                offset += got
-                while pieces and got >= len(pieces[0]):
-                    got -= len(pieces.pop(0))
-                if got:
-                    pieces[0] = pieces[0][got:]
-        except OSError as error:
-            raise ModelError(
-                f"cannot read {read.file}: {error.strerror}",
-                where=self.program.name,
-                next_step="check the disk, then run again",
-            ) from error
-
-    def _reads(self, index: int) -> tuple[list[_Read], int]:
-        """The reads of a step's weights, neighbours joined, and the bytes of the buffer they need."""
-        step, weights = self.program.steps[index], self.program.weights
-        found = [(role + end, place) for role, name in step.weights.items() for end, place in weights[name].parts]
-        places = sorted((place.file, place.offset, role, place.size) for role, place in found)
-        reads: list[_Read] = []
-        at, end = 0, -1
-        for file, offset, role, size in places:
-            near = bool(reads) and reads[-1].file == file and 0 <= offset - end <= _GAP_BYTES
-            pieces: tuple[tuple[str, int, int], ...] = ()
-            if near and offset > end:
-                pieces = (("", at, offset - end),)
-                at += aligned(offset - end)
-            pieces += ((role, at, size),)
-            at += aligned(size)
-            end = offset + size
-            if near:
-                reads[-1] = _Read(file, reads[-1].offset, reads[-1].pieces + pieces)
-            else:
-                reads.append(_Read(file, offset, pieces))
-        return reads, at
+        """Read a step's weights from the model's files: role -> values, which are the caller's own."""
+        return {role: self._values.of(name) for role, name in self.program.steps[index].weights.items()}
 
     def activation(self, tensor: str) -> npt.NDArray[Any]:
         """A view of a row-major activation in the arena (the model's inputs and outputs are)."""

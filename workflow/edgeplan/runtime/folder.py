@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from edgeplan.errors import FormatError, ModelError, StoreError
+from edgeplan.errors import EdgeplanError, FormatError, ModelError, StoreError
 from edgeplan.runtime.folder_lock import changing, work_folder
 from edgeplan.runtime.program_file import PROGRAM_BIN, Border, ProgramHead, read_head
 from edgeplan.support.files import files_sha256, read_whole, write_atomically
@@ -58,6 +58,7 @@ _EARLIER = _EARLIER_COLD | _EARLIER_MEMORY | {"profile.json", "model.json", "pai
 _OF_PAIR = b'{"lanes":2'  # the beginning of its program
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _BUILDING = ".planning-"  # of folders beside a plan; those of killed processes go with the next planning
+_DAMAGED, _OTHER_FORMAT = "the plan is damaged: ", "the plan has another format: another version of edgeplan made it"
 Part = TypeVar("Part")
 
 
@@ -70,14 +71,9 @@ def plan_again(kind: str = "") -> str:
 class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The target of a plan, which is not run on anything else.
 
-    Attributes:
-        model: path of the ONNX file when it was planned.
-        model_sha256: digest of its contents, external data included.
-        machine: fingerprint of the machine.
-        library: version of oneDNN.
-        isa: processor features that oneDNN uses.
-        threads: computing threads.
-        driver: version of the second processor's library or driver; "" where one processor computes alone.
+    The path of the ONNX file is that of when it was planned, its digest covers external data, the machine is its fingerprint,
+    the library's version and processor features (`isa`) are oneDNN's. The driver is the version of the second processor's
+    library or driver; "" where one processor computes alone.
     """
 
     model: str
@@ -90,15 +86,11 @@ class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class EnginePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stock engine runs this, by a setting.
+    """A stock engine runs this, by a setting, one of `engines.registry.SETTINGS`, on processors, one thread each.
 
-    Attributes:
-        setting: one of `engines.registry.SETTINGS`.
-        processors: that it runs on, one thread each.
-        inputs, outputs: of the model, in its order.
-        main: the file that it opens, in the folder; "": the model's own.
-        companions: further files of the folder by role.
-        shapes: of its outputs, by its own names, where it keeps neither the model's names nor shapes.
+    Inputs and outputs are the model's, in its order. It opens the file `main` of the folder ("": the model's own), beside
+    further files of the folder by role; shapes are those of its outputs, by its own names, where it keeps neither the model's
+    names nor shapes.
     """
 
     setting: str
@@ -111,12 +103,7 @@ class EnginePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of the folder that never changes.
-
-    Attributes:
-        sha256: its digest.
-        stamp: what the file system said of it when it was written (`file_stamp`): while it says the same, the file is whole.
-    """
+    """A file of the folder that never changes. While the file system says the same of it (`file_stamp`), it is whole."""
 
     sha256: str
     stamp: tuple[int, ...]
@@ -142,14 +129,9 @@ _DOCUMENTS, _BODIES = msgspec.json.Decoder(_Document), msgspec.json.Decoder(_Bod
 class PlanFolder(msgspec.Struct, frozen=True, dict=True):
     """A plan folder as it was read.
 
-    Attributes:
-        path: of the folder.
-        kind: of the plan.
-        made_for: see there.
-        schedule: JSON of what differs by kind: where and when what is run.
-        prediction: JSON of what was predicted, and of what other plans of the program are made from.
-        files: those that never change, by name.
-        sha256: digest of all of this, as `plan.json` says it.
+    The schedule is JSON of what differs by kind: where and when what is run; the prediction JSON of what was predicted, and of
+    what other plans of the program are made from. Files are those that never change, by name; the digest is of all of this, as
+    `plan.json` says it.
     """
 
     path: Path
@@ -201,19 +183,15 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise FormatError(
-                f"cannot read the plan: {error.strerror}", where=str(path), next_step=plan_again(self.kind)
-            ) from error
+            raise self._unfit(f"cannot read the plan: {error.strerror}", path) from error
         if sha256(content).hexdigest() != self._stored(name).sha256:
-            what = f"the plan is damaged: {name} was changed after it was written"
-            raise FormatError(what, where=str(path), next_step=plan_again(self.kind))
+            raise self._unfit(f"the plan is damaged: {name} was changed after it was written", path)
         return content
 
     def require_whole(self, name: str) -> bool:
         """Refuse a large file that is not the one that was written.
 
-        Returns:
-            Whether it had to be read for that: its stamp is another one, as after a move.
+        Return whether it had to be read for that: its stamp is another one, as after a move.
         """
         path, wanted = self.path / name, self._stored(name)
         try:
@@ -221,38 +199,30 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
                 return False
             found = files_sha256([path])
         except OSError as error:
-            what = f"cannot read the weights: {error.strerror}"
-            raise ModelError(what, where=str(path), next_step=plan_again(self.kind)) from error
+            raise self._unfit(f"cannot read the weights: {error.strerror}", path, ModelError) from error
         if found != wanted.sha256:
-            what = "the weights are damaged: not those that were planned"
-            raise ModelError(what, where=str(path), next_step=plan_again(self.kind))
+            raise self._unfit("the weights are damaged: not those that were planned", path, ModelError)
         return True
+
+    def _unfit(self, what: str, path: Path, kind: type[EdgeplanError] = FormatError) -> EdgeplanError:
+        return kind(what, where=str(path), next_step=plan_again(self.kind))
 
     def _stored(self, name: str) -> StoredFile:
         if name not in self.files:
-            what = f"the plan does not fit: it knows no file {name!r}"
-            raise FormatError(what, where=str(self.path / PLAN_NAME), next_step=plan_again(self.kind))
+            raise self._unfit(f"the plan does not fit: it knows no file {name!r}", self.path / PLAN_NAME)
         return self.files[name]
 
     def require_here(self, machine: str, library: str, isa: str, *, threads: int = 0, driver: str = "") -> None:
-        """Refuse a plan that was made for something else than there is.
+        """Refuse a plan that was made for something else than there is here; see `MadeFor`.
 
-        Args:
-            machine: fingerprint of this machine.
-            library: version of oneDNN here.
-            isa: processor features that it uses here.
-            threads: that are to compute; 0: as many as the plan says.
-            driver: version of the second processor's library or driver here.
+        Threads are those that are to compute; 0: as many as the plan says.
         """
         made = self.made_for
         here = MadeFor(made.model, made.model_sha256, machine, library, isa, threads or made.threads, driver)
-        names = ("machine", "library", "isa", "threads", "driver")
-        wrong = [
-            (name, getattr(here, name), getattr(made, name)) for name in names if getattr(here, name) != getattr(made, name)
-        ]
+        both = [(name, getattr(here, name), getattr(made, name)) for name in MadeFor.__struct_fields__]
+        wrong = [f"{name} is {found}, the plan is for {planned}" for name, found, planned in both if found != planned]
         if wrong:
-            told = "; ".join(f"{name} is {found}, the plan is for {planned}" for name, found, planned in wrong)
-            raise FormatError(f"the plan cannot be run here: {told}", where=str(self.path), next_step=plan_again(self.kind))
+            raise self._unfit(f"the plan cannot be run here: {'; '.join(wrong)}", self.path)
 
     def require_model(self, given: Path | None = None) -> Path:
         """The ONNX file that the plan was made from: the one given, where it was, or beside the plan."""
@@ -276,12 +246,7 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
 
 
 def read_folder(folder: Path, kind: str = "") -> PlanFolder:
-    """Read what a plan folder is; its program is read when it is first asked for.
-
-    Args:
-        folder: of the plan.
-        kind: that it has to be of; "": of any.
-    """
+    """Read what a plan folder is, of a kind that it has to be of; its program is read when it is first asked for."""
     path = folder / PLAN_NAME
     try:
         content = read_whole(path)
@@ -290,16 +255,16 @@ def read_folder(folder: Path, kind: str = "") -> PlanFolder:
     try:
         document = _DOCUMENTS.decode(content)
         if sha256(document.body).hexdigest() != document.sha256:
-            raise _damaged(path, "it was changed after it was written")
+            raise _unreadable(path, f"{_DAMAGED}it was changed after it was written")
         if document.format_version != FORMAT:
-            raise _other_format(path)
+            raise _unreadable(path, _OTHER_FORMAT)
         body = _BODIES.decode(document.body)
         if kind and body.kind != kind:
             raise FormatError(f"the plan is one of {body.kind}, not of {kind}", where=str(folder), next_step=plan_again(kind))
     except msgspec.ValidationError as error:
-        raise _other_format(path) from error
+        raise _unreadable(path, _OTHER_FORMAT) from error
     except msgspec.DecodeError as error:
-        raise _damaged(path, str(error)) from error
+        raise _unreadable(path, f"{_DAMAGED}{error}") from error
     return PlanFolder(folder, body.kind, body.made_for, body.schedule, body.prediction, body.files, document.sha256)
 
 
@@ -307,12 +272,10 @@ def _no_plan(folder: Path, error: OSError) -> FormatError:
     if not folder.is_dir():
         make = "make one: edgeplan plan cold-start, plan memory or plan partition"
         return FormatError("there is no plan folder", where=str(folder), next_step=make)
-    kind = _kind_by_files(folder)
-    return FormatError(f"cannot read the plan: {error.strerror}", where=str(folder / PLAN_NAME), next_step=plan_again(kind))
+    return _unreadable(folder / PLAN_NAME, f"cannot read the plan: {error.strerror}")
 
 
-def _other_format(path: Path) -> FormatError:
-    what = "the plan has another format: another version of edgeplan made it"
+def _unreadable(path: Path, what: str) -> FormatError:
     return FormatError(what, where=str(path), next_step=plan_again(_kind_by_files(path.parent)))
 
 
@@ -326,11 +289,6 @@ def _kind_by_files(folder: Path) -> str:
     if (folder / WEIGHTS_NAME).exists():
         return MEMORY
     return COLD_START if any((folder / name).exists() for name in (CACHE_NAME, *_EARLIER_COLD)) else ""
-
-
-def _damaged(path: Path, why: str) -> FormatError:
-    kind = _kind_by_files(path.parent)
-    return FormatError(f"the plan is damaged: {why}", where=str(path), next_step=plan_again(kind))
 
 
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
@@ -348,10 +306,9 @@ def decoded(content: bytes | bytearray | msgspec.Raw, kind: type[Part], path: Pa
     try:
         return decoder_of(kind).decode(content)
     except msgspec.ValidationError as error:
-        what = f"the plan has another format: another version of edgeplan made it ({error})"
-        raise FormatError(what, where=str(path), next_step=plan_again(of)) from error
+        raise FormatError(f"{_OTHER_FORMAT} ({error})", where=str(path), next_step=plan_again(of)) from error
     except msgspec.DecodeError as error:
-        raise FormatError(f"the plan is damaged: {error}", where=str(path), next_step=plan_again(of)) from error
+        raise FormatError(f"{_DAMAGED}{error}", where=str(path), next_step=plan_again(of)) from error
 
 
 def encoded(value: Any) -> bytes:
@@ -360,23 +317,13 @@ def encoded(value: Any) -> bytes:
 
 
 def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, prediction: Any, files: Sequence[str] = ()) -> None:
-    """Write `plan.json`, atomically and behind the files that it knows.
+    """Write `plan.json`, atomically and behind the files that it knows: names of those that never change, as they are now.
 
-    Args:
-        folder: of the plan.
-        kind: of the plan.
-        made_for: see there.
-        schedule: a value that JSON holds.
-        prediction: likewise.
-        files: names of files of the folder that never change, as they are now.
+    Schedule and prediction are values that JSON holds.
     """
     known = {name: StoredFile(files_sha256([folder / name]), file_stamp(folder / name)) for name in files}
     raw = (msgspec.Raw(encoded(schedule)), msgspec.Raw(encoded(prediction)))
-    _write(folder, _Body(kind, made_for, *raw, known))
-
-
-def _write(folder: Path, plan: _Body) -> None:
-    body = msgspec.json.encode(plan)
+    body = msgspec.json.encode(_Body(kind, made_for, *raw, known))
     content = msgspec.json.encode(_Document(FORMAT, str(sha256(body).hexdigest()), msgspec.Raw(body)))
     write_atomically(folder / PLAN_NAME, lambda temporary: temporary.write_bytes(content + b"\n"))
 

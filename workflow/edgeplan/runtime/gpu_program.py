@@ -59,18 +59,13 @@ class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     stride: Positive
     shape: tuple[Count, ...]
     dtype: str = "float32"
-    rows: tuple[Count, ...] = ()
 
 
 class PackedWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Packed weights are what a step's kernels read.
+    """Packed weights are what a step's kernels read; see `opencl.launch.Packing`.
 
-    Attributes:
-        transform, sizes, elements: see `opencl.launch.Packing`.
-        kind, settings: of the step, which say how values of the file are folded before.
-        places: of the values in the model's files.
-        offset: in the file of packed weights; -1: they are made from the model's at every start.
-        sha256: of the packed bytes there; "" likewise.
+    Kind and settings of the step say how values of the model's files, at their places, are folded before. The offset is in the
+    file of packed weights, whose bytes there have the digest; -1 and "": they are made from the model's at every start.
     """
 
     transform: str
@@ -155,12 +150,9 @@ class GpuSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 class GpuPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A prediction says what a plan takes by the costs that it was made from.
 
-    Attributes:
-        makespan_ms: of the cold start, from a processor that is open to the outputs.
-        lower_bound_ms: what no plan beats for these costs and this order of execution.
-        planning_s: seconds from the model to the plan, profiling included.
-        search_ms: of them, finding the plan.
-        note: how it was found.
+    The makespan is that of the cold start, from a processor that is open to the outputs; no plan beats the bound for these
+    costs and this order of execution. `planning_s` are seconds from the model to the plan, profiling included, `search_ms` of
+    them those of finding it, which the note is about.
     """
 
     makespan_ms: Milliseconds

@@ -61,8 +61,7 @@ _TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 def kernel_addresses(names: Iterable[str]) -> list[int]:
     """Return addresses of kernels, by what they do and what their elements are of: `where_int32`.
 
-    Raises:
-        DeviceError: there is no such kernel, or no library.
+    DeviceError where there is no such kernel, or no library.
     """
     return [_address(name) for name in names]
 

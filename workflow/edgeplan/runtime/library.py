@@ -40,13 +40,9 @@ class _Version(ctypes.Structure):
 class LibraryInfo(msgspec.Struct, frozen=True):
     """These facts decide which kernels the library offers and what weight layouts they read.
 
-    Attributes:
-        path: the shared library loaded.
-        version, commit: `major.minor.patch`, and the hash of its sources.
-        cpu_runtime: how it threads: `OpenMP`, `TBB`, `sequential` or `threadpool`.
-        isa: the instruction set it may use here.
-        block: channels of a block in the layout `blocked16`: 16 with AVX-512, else 8.
-        exact_bytes: whether products of bytes are summed up exactly; without VNNI such sums saturate.
+    The version is `major.minor.patch`, the commit the hash of its sources; it threads by `OpenMP`, `TBB`, `sequential` or
+    `threadpool`, and may use the instruction set here. A block of the layout `blocked16` has 16 channels with AVX-512, else 8.
+    Products of bytes are summed up exactly or, without VNNI, saturate.
     """
 
     path: str

@@ -81,10 +81,8 @@ class LinkedStep(msgspec.Struct):
 class Linker:
     """Links the steps of one program, with the library that records its descriptors, for at most so many threads.
 
-    Attributes:
-        tape: what the steps' calls need.
-        files: of weights, relative to the model's folder.
-        scratch_bytes: that any of the steps needs.
+    `tape` is what the steps' calls need, `files` are of weights, relative to the model's folder, `scratch_bytes` what any of
+    the steps needs.
     """
 
     def __init__(self, recorder: Recorder, program: Program, threads: int) -> None:

@@ -79,11 +79,8 @@ class Loop:
     def share(self, own: int, other: int, needed: Sequence[int], team: int) -> None:
         """Have the loop wait for another lane.
 
-        Args:
-            own: address of this lane's counter, in memory that both see.
-            other: of the other one's.
-            needed: for each step, how far the other one has to be before.
-            team: `Dnnl.team` of the thread.
+        Counters of this lane and of the other one are addresses in memory that both see; for each step the other one has to be
+        so far before (`needed`). `team`: `Dnnl.team` of the thread.
         """
         self._own[OWN_COUNTER], self._own[OWN_OTHER], self._own[OWN_TOGETHER] = own, other, team
         for k, count in enumerate(needed):

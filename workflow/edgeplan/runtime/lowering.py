@@ -364,14 +364,10 @@ _LEAST_RANK = 3
 
 @dataclass(frozen=True, slots=True)
 class Viewed:
-    """A product with what it takes over.
+    """A product with what it takes over: operators that need not run, activations that it reads (left one first) and writes.
 
-    Attributes:
-        members: operators that need not run.
-        reads: activations that it reads, the left one first.
-        written: activation that it writes.
-        settings: of its step: `read_0`, `read_1` and `written`, each the sizes and then the strides, in elements, of the
-            operand's axes in the activation; left out for what is no view.
+    Settings of its step are `read_0`, `read_1` and `written`, each the sizes and then the strides, in elements, of the
+    operand's axes in the activation; left out for what is no view.
     """
 
     members: frozenset[str]

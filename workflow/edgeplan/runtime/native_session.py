@@ -246,8 +246,7 @@ def open_session(
 def checked(name: str, types: tuple[Any, ...], *arguments: Any, handle: int = 0) -> None:
     """Call a function of the library, by its name without `ep_`, that returns a status; without a handle, one of no session.
 
-    Raises:
-        EdgeplanError: what the status stands for.
+    Raises the EdgeplanError that the status stands for.
     """
     status = native.function(name, _INT, *types)(*arguments)
     if not status:

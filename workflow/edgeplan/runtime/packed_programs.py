@@ -58,13 +58,9 @@ class ModelFile(NamedTuple):
 class ColdProgram:
     """Holds what a cold start runs, before it is packed.
 
-    Attributes:
-        facts: of the model, the schedule and sizes, by the names of `program_file.FACTS`.
-        lanes: steps that are prepared by the core that executes, then by each of the others.
-        inputs, outputs: at the border.
-        files, tape: of the model, and what the steps' calls need.
-        steps: in order of execution.
-        later: for each step how later runs execute it, on all cores; None where the cold start does the same.
+    Facts are of the model, the schedule and sizes, by the names of `program_file.FACTS`; the tape is what the steps' calls
+    need. Lanes are steps that are prepared by the core that executes, then by each of the others. Steps are in order of
+    execution, `later` is of each how later runs execute it, on all cores; None where the cold start does the same.
     """
 
     facts: dict[str, Any]
@@ -135,10 +131,9 @@ class Budgeted(NamedTuple):
 class Measured(NamedTuple):
     """Numbers of a profile that sessions of a program are told.
 
-    Attributes:
-        bytes_per_ms: of reading the file of weights; 0: nobody knows.
-        others: share of the processors' time that other work had meanwhile, 0 to 1.
-        making, running: pages of the library that making kernels and executing them need, the first and number of each run.
+    `bytes_per_ms` are of reading the file of weights (0: nobody knows), `others` is the share of the processors' time that
+    other work had meanwhile, 0 to 1. Pages of the library that making kernels and executing them need are the first and number
+    of each run.
     """
 
     bytes_per_ms: float = 0.0
@@ -150,8 +145,7 @@ class Measured(NamedTuple):
 class TapedProgram:
     """A streamed program whose kernels are written down, to be packed with its schedules.
 
-    Raises:
-        DeviceError: a kernel is not offered by this library.
+    DeviceError where a kernel is not offered by this library.
     """
 
     def __init__(self, program: StreamProgram) -> None:
@@ -178,14 +172,10 @@ class TapedProgram:
         readers: Sequence[int] = (),
         measured: Measured | None = None,
     ) -> bytes:
-        """The program with schedules, as bytes.
+        """The program as bytes, with schedules: the plan's own, then those for other budgets by ascending budget.
 
-        Args:
-            weights: the file of weights, where it stays.
-            schedules: the plan's own, then those for other budgets by ascending budget.
-            isolated: whether memory is filled before each inference; else these follow each other.
-            readers: processors that reading threads may use; none: any.
-            measured: what a profile tells; None: nothing was measured yet.
+        The file of weights is where it stays. `isolated`: memory is filled before each inference; else these follow each other.
+        Readers are processors that reading threads may use; none: any. Without `measured` nothing was measured yet.
         """
         program, known = self.program, measured or Measured()
         version, commit, isa = program.library

@@ -44,13 +44,7 @@ _PREDICTED = ("makespan_ms", "lower_bound_ms", "gap", "planning_ms", "noise", "o
 
 
 def build_plan_folder(
-    dnnl: Dnnl,
-    model: Path,
-    plan: Plan,
-    folder: Path,
-    *,
-    limit_bytes: int | None = None,
-    warm: Sequence[str] | None = None,
+    dnnl: Dnnl, model: Path, plan: Plan, folder: Path, *, limit_bytes: int | None = None, warm: Sequence[str] | None = None
 ) -> Path:
     """Write a plan folder of a cold start and return it; see `write_linked`."""
     write_linked(dnnl, model, plan, folder, limit_bytes=limit_bytes, warm=warm)
@@ -58,13 +52,7 @@ def build_plan_folder(
 
 
 def write_linked(
-    dnnl: Dnnl,
-    model: Path,
-    plan: Plan,
-    folder: Path,
-    *,
-    limit_bytes: int | None = None,
-    warm: Sequence[str] | None = None,
+    dnnl: Dnnl, model: Path, plan: Plan, folder: Path, *, limit_bytes: int | None = None, warm: Sequence[str] | None = None
 ) -> ColdProgram:
     """Write a plan folder of a cold start.
 
@@ -185,14 +173,9 @@ def _offered(recorder: Recorder, lowered: Lowered, plan: Plan) -> list[tuple[Imp
 
 
 class _Linking:
-    """A plan being linked: its steps, without places for their weights.
+    """A plan being linked: its steps, as the cold start creates them, without places for their weights.
 
-    Attributes:
-        plan: what is linked.
-        recorder: the library, which keeps what was made alive.
-        program: the steps with places for their activations.
-        linker: of the steps.
-        created: the steps of the cold start.
+    The recorder is the library, which keeps what was made alive; the program has places for activations.
     """
 
     def __init__(self, lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation]) -> None:
@@ -229,12 +212,7 @@ class _Linking:
             self._later[k] = again
 
     def placed(self, files: Sequence[ModelFile], limit_bytes: int | None) -> ColdProgram:
-        """The program with places for its weights, in memory and, in the order of execution, in the cache.
-
-        Args:
-            files: of the model.
-            limit_bytes: see `write_linked`.
-        """
+        """The program with places for its weights, in memory and, in the order of execution, in the cache."""
         self._limit(limit_bytes)
         at = end = 0
         for step in (*self._steps, *filter(None, self._later)):
@@ -282,11 +260,7 @@ def _narrow_width(plan: Plan) -> int:
 
 
 def _buffers(
-    dnnl: Dnnl,
-    lowered: Lowered,
-    home: str,
-    chosen: tuple[Implementation, ...],
-    locations: Mapping[str, WeightLocation],
+    dnnl: Dnnl, lowered: Lowered, home: str, chosen: tuple[Implementation, ...], locations: Mapping[str, WeightLocation]
 ) -> Program:
     """The program with places for its activations; its scratch lies behind them, and how much there is the linker finds."""
     layouts = activation_layouts(lowered, home)

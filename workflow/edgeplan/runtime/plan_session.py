@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 
 class Session(ABC):
-    """A plan that is open, and can be run.
+    """A plan that is open, and can be run, with the names, shapes and element types of its model's inputs.
 
     It is opened once and closed once, best by `with`. Between the two it is run any number of times, one inference at a time:
     what several threads ask of it is done one after the other. It belongs to the process that opened it: threads of the
     libraries do not follow into a fork, where it is refused.
-
-    Attributes:
-        inputs: of the model: names, shapes and element types.
     """
 
     def __init__(self, inputs: Sequence[ModelInput], folder: str | os.PathLike[str]) -> None:

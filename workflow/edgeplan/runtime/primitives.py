@@ -20,12 +20,10 @@ _SIDE_ARGUMENTS: Mapping[str, int] = MappingProxyType({"source": constants.ARG_S
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """A variant says how a primitive is asked for.
+    """A variant says how a primitive is asked for: layouts of the 4-D activations read and written, algorithm, weights.
 
-    Attributes:
-        source, output: layouts of the 4-D activations read and written.
-        algorithm: of a convolution: `direct` or `winograd`; of a fully connected step also `convolution`.
-        weights: `any` (the implementation chooses) or `plain` (as in the ONNX file).
+    Algorithms of a convolution are `direct` and `winograd`; of a fully connected step also `convolution`. Weights are `any`
+    (the implementation chooses) or `plain` (as in the ONNX file).
     """
 
     source: str
@@ -331,10 +329,7 @@ def _binary(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand,
     slots: tuple[Slot, ...] = ()
     if step.kind == "scale":
         algorithm, second = "mul", d.per_channel(step)
-        slots = (
-            Slot(constants.ARG_SRC_1, second),
-            Slot(constants.ARG_POST_OP | constants.ARG_SRC_1, second),
-        )
+        slots = (Slot(constants.ARG_SRC_1, second), Slot(constants.ARG_POST_OP | constants.ARG_SRC_1, second))
     elif "operand" in step.weights:
         shape = step.sizes("shape") if "shape" in step.settings else d.shapes[step.weights["operand"]]
         rank = len(d.shapes[step.inputs[0]])

@@ -41,12 +41,10 @@ class Capabilities:
     """Capabilities describe a processor to its pair.
 
     Attributes:
-        name: of the processor, as people read it.
         version: of its library or driver; plans are for one.
         sharing: of its memory with the other's.
         atomics: whether its queue sees the host's stores to counters while it runs, and the host its own, as polling needs.
         cores: CPU cores that it computes on; empty for a processor of its own.
-        units: compute units.
         memory_bytes: that it can allocate at once.
     """
 
@@ -269,8 +267,7 @@ class Processor(ABC):
     def recorded(self, enqueue_all: Callable[[], None]) -> Callable[[], None]:
         """Return a function that enqueues the same again and again, at once where the processor can.
 
-        Args:
-            enqueue_all: calls methods whose names begin with `enqueue`, the same ones with the same arguments each time.
+        What is given calls methods whose names begin with `enqueue`, the same ones with the same arguments each time.
         """
         return enqueue_all
 
@@ -289,12 +286,8 @@ class Host(Processor):
     """The first processor of a pair: it computes in the calling thread, by calls of the runtime's library.
 
     `enqueue` has run the kernel when it returns. The steps of a pair's program are made and called without it, by the loop that
-    also runs plans of memory (`runtime.streaming.calls`).
-
-    Attributes:
-        dnnl: the library, which also chooses the kernels of a program.
-        threads: that compute, the calling one among them.
-        worker: whose stream the calls are given.
+    also runs plans of memory (`runtime.streaming.calls`). The library also chooses the kernels of a program; the worker's
+    stream is what calls are given, and the calling thread is among those that compute.
     """
 
     here = True

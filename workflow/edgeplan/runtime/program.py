@@ -15,6 +15,7 @@ from edgeplan.runtime.creation import Creator, Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC, same_bytes, size_bytes
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.ranges import WeightPart
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 
@@ -22,17 +23,10 @@ from edgeplan.runtime.weights import WeightLocation, locate_weights
 class Program:
     """Everything that executing a model needs besides its weights' bytes.
 
-    Attributes:
-        name: of the model.
-        home: layout of the 4-D activations inside the model; those at its border are NCHW.
-        steps, choices: in execution order, and the implementation of each.
-        inputs, outputs: activations at the border.
-        shapes, layouts: of every tensor, and of every activation.
-        offsets: place of every activation in the arena, in bytes.
-        scratch_offset: where in the arena the scratch of the running step lies.
-        arena_bytes: size of the arena.
-        weights: weight -> where its bytes are.
-        types: element type of tensors that are not of float32.
+    The home layout is that of the 4-D activations inside the model; those at its border are NCHW. Steps are in execution order,
+    each with the implementation that was chosen. Activations have offsets in the arena, in bytes, the running step has its
+    scratch there. Of each weight it says where its bytes are, or of which weight it is a part; types are those of tensors that
+    are not of float32.
     """
 
     name: str
@@ -48,17 +42,19 @@ class Program:
     arena_bytes: int
     weights: Mapping[str, WeightLocation]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    parts: Mapping[str, WeightPart] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
     def of(
         cls, lowered: Lowered, home: str, choices: Iterable[Implementation],
         arena: tuple[Mapping[str, str], Mapping[str, int], int], scratch: int, weights: Mapping[str, WeightLocation],
+        parts: Mapping[str, WeightPart] = MappingProxyType({}),
     ) -> Program:  # fmt: skip
         """Make the program of a model's steps, with layouts, offsets and where the scratch lies, and the bytes it takes."""
         layouts, offsets, end = arena
         return cls(
             lowered.name, home, lowered.steps, tuple(choices), lowered.inputs, lowered.outputs, lowered.shapes,
-            layouts, offsets, end, end + scratch, weights, lowered.types,
+            layouts, offsets, end, end + scratch, weights, lowered.types, parts,
         )  # fmt: skip
 
     def dtype(self, tensor: str) -> str:
@@ -145,16 +141,9 @@ def build_program(
     threads: int = 1,
     layouts: Mapping[str, str] | None = None,
 ) -> Program:
-    """Lay out the buffers for chosen implementations, one for each step.
+    """Lay out the buffers for chosen implementations, one for each step, that were made for a home layout, or for layouts.
 
-    Args:
-        dnnl: the library.
-        lowered: the steps.
-        home: the home layout the choices were made for.
-        choices: the implementations.
-        weights: from `locate_weights`.
-        threads: the most threads a step will run on; scratchpads grow with them.
-        layouts: of activations; None for those of the home layout.
+    Weights are from `locate_weights`. Scratchpads grow with the most threads that a step will run on.
     """
     layouts = layouts or activation_layouts(lowered, home)
     offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)

@@ -372,11 +372,7 @@ class _File:
 
 
 def read_head(path: Path) -> ProgramHead:
-    """Read what a program.bin says of itself.
-
-    Raises:
-        FormatError: it cannot be read, is damaged, or of another version.
-    """
+    """Read what a program.bin says of itself; FormatError where it cannot be read, is damaged, or of another version."""
     file = _File(path)
     try:
         kind, sections = file.table()
@@ -424,11 +420,7 @@ def read_head(path: Path) -> ProgramHead:
 
 
 def rows_of(path: Path, *wanted: Section) -> Sequence[npt.NDArray[Any]]:
-    """The rows of some sections of a program, as arrays; none where it has none.
-
-    Raises:
-        FormatError: as `read_head`.
-    """
+    """The rows of some sections of a program, as arrays; none where it has none. Errors are those of `read_head`."""
     import numpy as np  # noqa: PLC0415  heads are read without it
 
     file = _File(path)

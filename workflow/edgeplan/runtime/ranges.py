@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
 from msgspec import structs
 
 from edgeplan.errors import ModelError
@@ -21,7 +20,6 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.shapes import free
 from edgeplan.graph.steps import Lowered, PostOp, Step
 from edgeplan.runtime.layouts import NHWC
-from edgeplan.runtime.weights import WeightLocation
 
 _FLOAT_BYTES = 4
 _SPATIAL_RANK = 4
@@ -64,14 +62,9 @@ class Ranged:
 def cut_ranges(
     lowered: Lowered, layouts: Mapping[str, str], block: int, limit: Callable[[Step], int], most: int | None = None
 ) -> Ranged:
-    """Cut steps whose weights are large into parts of the same size, but for rounding to blocks.
+    """Cut steps whose weights are large into parts of the same size, but for rounding to blocks of the layout `blocked16`.
 
-    Args:
-        lowered: the steps.
-        layouts: layout of every activation.
-        block: channels of a block in the layout `blocked16`.
-        limit: the most bytes of weights that a part of a step should have.
-        most: parts of one step; None: as many as there are blocks.
+    A part of a step should have at most `limit` bytes of weights; a step has at most so many parts, None: as many as blocks.
     """
     cutter = _Cutter(lowered, layouts, block)
     return cutter.ranged(lowered, [cutter.even_ends(step, limit(step), most) for step in lowered.steps])
@@ -101,28 +94,6 @@ def channels_of(lowered: Lowered, step: Step) -> int:
     """Channels of a step's output, or columns of a linear layer's: what its ranges are of."""
     shape = lowered.shapes[step.outputs[0]]
     return shape[_axis(step, shape)]
-
-
-def located(ranged: Ranged, whole: Mapping[str, WeightLocation]) -> Mapping[str, WeightLocation]:
-    """Where all weights of the steps lie, parts of weights too, of which `whole` says where the whole lies."""
-    found = dict(whole)
-    for name, part in ranged.weights.items():
-        location, shape = whole[part.whole], ranged.lowered.shapes[part.whole]
-        inner, outer = math.prod(shape[part.axis + 1 :]), math.prod(shape[: part.axis])
-        row, apart = (part.stop - part.start) * inner, shape[part.axis] * inner
-        last = (outer - 1) * apart + row - 1
-        scale = location.scale
-        if scale is not None and part.axis == location.axis and scale.size > scale.stride:
-            size = scale.stride * (part.stop - part.start - 1) + np.dtype(scale.dtype).itemsize
-            scale = replace(scale, offset=scale.offset + scale.stride * part.start, size=size)
-        found[name] = replace(
-            location,
-            scale=scale,
-            offset=location.offset + location.stride * part.start * inner,
-            size=location.stride * last + np.dtype(location.dtype).itemsize,
-            rows=(row, apart) if outer > 1 else (),
-        )
-    return MappingProxyType(found)
 
 
 def _axis(step: Step, shape: Shape) -> int:

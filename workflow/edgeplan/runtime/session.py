@@ -14,18 +14,18 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, allocate, transformed
 from edgeplan.runtime.program import Program
-from edgeplan.runtime.streaming.build import Segment, StepInMaking, stream_program
+from edgeplan.runtime.streaming.build import Places, Segment, StepInMaking, stream_program
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.program import Buffer, Operand
 
 Array = npt.NDArray[Any]
 
 
-class _OneBuffer:
-    """The arena as the only buffer of a program: a token is an offset in it (`streaming.build.AnyPlaces`)."""
+class _OneBuffer(Places):
+    """The arena as the only buffer of a program: a token is an offset in it."""
 
     def __init__(self, program: Program) -> None:
-        self.tokens, self._program = program.offsets, program
+        self.tokens, self._program = dict(program.offsets), program
 
     def buffers(self, _lowered: Lowered, rows: Sequence[StepInMaking]) -> tuple[Buffer, ...]:
         return (Buffer("arena", self._program.arena_bytes, 0, len(rows)),)

@@ -27,15 +27,8 @@ SCALE = ":scale"
 _PEEPHOLES = (0, 2, 1)  # input, output, forget in ONNX; input, forget, output
 
 
-def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32", rows: tuple[int, ...] = ()) -> npt.NDArray[Any]:
-    """Bytes as values of a type, `stride` bytes from one to the next; copied unless they are neighbours.
-
-    `rows` of values in pieces: how many a piece has, and how many lie between the beginnings of two.
-    """
-    if rows:
-        row, apart = rows
-        count = (len(data) - 1) // (stride * apart) + 1
-        return np.ndarray((count, row), dtype, data, strides=(stride * apart, stride)).reshape(-1)
+def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32") -> npt.NDArray[Any]:
+    """Bytes as values of a type, `stride` bytes from one to the next; copied unless they are neighbours."""
     if stride == np.dtype(dtype).itemsize:
         return data.view(dtype)
     return np.ndarray(-(-len(data) // stride), dtype, data, strides=(stride,)).copy()

@@ -47,14 +47,10 @@ _AS_BYTES = (
 
 @dataclass(frozen=True, slots=True)
 class WeightLocation:
-    """Bytes of one weight: little-endian, row-major.
+    """Bytes of one weight: little-endian, row-major, in a file whose path is relative to the model's folder.
 
-    Attributes:
-        file: path of the file that holds them, relative to the model's folder.
-        offset, size: in bytes, from the first one of the first value to the last one of the last.
-        stride, dtype: bytes from one value to the next, and the type of the values.
-        rows: of a part of a weight that lies in pieces: values of a piece, and values from one piece to the next.
-        scale, axis: where the scales lie of bytes that are read as numbers, None of others; the axis that several are along.
+    Offset and size go from the first byte of the first value to the last one of the last; from one value to the next there are
+    `stride` bytes. Of bytes that are read as numbers the scales lie elsewhere, along an axis if there are several.
     """
 
     file: str
@@ -62,7 +58,6 @@ class WeightLocation:
     size: int
     stride: int = _FLOAT_BYTES
     dtype: str = FLOAT32
-    rows: tuple[int, ...] = ()
     scale: WeightLocation | None = None
     axis: int = 0
 

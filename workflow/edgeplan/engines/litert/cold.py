@@ -82,26 +82,14 @@ class _Lowering(LoweringContext):
         x, padding = self._padded(op, self._index[op.inputs[0]], 0.0)
         channels, groups = self._graph.shape(op.inputs[0])[1], op.integer("group", 1)
         (sh, sw), (dh, dw) = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
-        common: dict[str, Any] = {
-            "padding": padding,
-            "strideH": sh,
-            "strideW": sw,
-            "dilationHFactor": dh,
-            "dilationWFactor": dw,
-            "fusedActivationFunction": activation,
-        }
+        common: dict[str, Any] = {"padding": padding, "fusedActivationFunction": activation}
+        common |= {"strideH": sh, "strideW": sw, "dilationHFactor": dh, "dilationWFactor": dw}
         shift_index = self._file.constant(f"{op.name}/bias", bias)
         if groups > 1 and groups == channels:
             kernel = self._file.constant(f"{op.name}/weight", weight.transpose(1, 2, 3, 0))
             multiplier = weight.shape[0] // channels
-            self._file.operator(
-                "DEPTHWISE_CONV_2D",
-                [x, kernel, shift_index],
-                [self._out(name)],
-                "DepthwiseConv2D",
-                depthMultiplier=multiplier,
-                **common,
-            )
+            operands, depth = [x, kernel, shift_index], {"depthMultiplier": multiplier}
+            self._file.operator("DEPTHWISE_CONV_2D", operands, [self._out(name)], "DepthwiseConv2D", **depth, **common)
         else:
             kernel = self._file.constant(f"{op.name}/weight", weight.transpose(0, 2, 3, 1))
             self._file.operator("CONV_2D", [x, kernel, shift_index], [self._out(name)], "Conv2D", **common)
@@ -312,11 +300,8 @@ class _Lowering(LoweringContext):
         weight = weight * np.float32(op.number("alpha", 1.0))
         bias = rest[0].reshape(-1) * np.float32(op.number("beta", 1.0)) if rest else np.zeros(weight.shape[0], np.float32)
         activation, name = self._fused_activation(op.outputs[0])
-        operands = [
-            self._index[op.inputs[0]],
-            self._file.constant(f"{op.name}/weight", weight),
-            self._file.constant(f"{op.name}/bias", bias),
-        ]
+        constants = [self._file.constant(f"{op.name}/{role}", value) for role, value in (("weight", weight), ("bias", bias))]
+        operands = [self._index[op.inputs[0]], *constants]
         values = {"fusedActivationFunction": activation, "keepNumDims": True}
         self._file.operator("FULLY_CONNECTED", operands, [self._out(name)], "FullyConnected", **values)
 
@@ -324,9 +309,8 @@ class _Lowering(LoweringContext):
         if op.weights:
             raise UnsupportedError(f"concatenation with constants ({op.name})")
         axis = self._stored_axis(op, op.integer("axis", 1))
-        self._file.operator(
-            "CONCATENATION", [self._index[n] for n in op.inputs], [self._out(op.outputs[0])], "Concatenation", axis=axis
-        )
+        operands, out = [self._index[name] for name in op.inputs], self._out(op.outputs[0])
+        self._file.operator("CONCATENATION", operands, [out], "Concatenation", axis=axis)
 
     def split(self, op: Operator) -> None:
         x = self._index[op.inputs[0]]
@@ -375,19 +359,10 @@ class _Lowering(LoweringContext):
 
     def lrn(self, op: Operator) -> None:
         size = op.integer("size", 5)
-        values = {
-            "radius": size // 2,
-            "bias": op.number("bias", 1.0),
-            "alpha": op.number("alpha", 1e-4) / size,  # ONNX divides by the size, TFLite does not
-            "beta": op.number("beta", 0.75),
-        }
-        self._file.operator(
-            "LOCAL_RESPONSE_NORMALIZATION",
-            [self._index[op.inputs[0]]],
-            [self._out(op.outputs[0])],
-            "LocalResponseNormalization",
-            **values,
-        )
+        alpha = op.number("alpha", 1e-4) / size  # ONNX divides by the size, TFLite does not
+        values = {"radius": size // 2, "bias": op.number("bias", 1.0), "alpha": alpha, "beta": op.number("beta", 0.75)}
+        x, out = self._index[op.inputs[0]], self._out(op.outputs[0])
+        self._file.operator("LOCAL_RESPONSE_NORMALIZATION", [x], [out], "LocalResponseNormalization", **values)
 
     def resize(self, op: Operator) -> None:
         """Repeat pixels a whole number of times, as the models upsample that are started here; others are refused."""

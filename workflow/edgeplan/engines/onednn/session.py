@@ -11,16 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.base import (
-    Array,
-    Engine,
-    EngineNode,
-    EngineSettings,
-    ProfiledSession,
-    Session,
-    Times,
-    random_inputs,
-)
+from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, Session, Times, random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Step

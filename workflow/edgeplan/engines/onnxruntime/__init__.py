@@ -33,7 +33,7 @@ ENGINE = Description(
                 stores_work=True,
             ),
             "onnxruntime-cuda": Setting(
-                f"{_START}_cuda",
+                _START,
                 "onnxruntime-gpu",
                 "ONNX Runtime, CUDA",
                 f"{_COLD}:cuda",

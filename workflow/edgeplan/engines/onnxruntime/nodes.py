@@ -92,10 +92,7 @@ def _descends(graph: Graph, op: Operator, ancestor: Operator, depth: int = _FUSI
 
 
 def _inlined_hard_swish(
-    graph: Graph,
-    nodes: Mapping[str, onnx.NodeProto],
-    members: Mapping[str, tuple[str, ...]],
-    source: dict[str, str],
+    graph: Graph, nodes: Mapping[str, onnx.NodeProto], members: Mapping[str, tuple[str, ...]], source: dict[str, str]
 ) -> dict[str, tuple[str, ...]]:
     """Return members of the nodes without any that hard-swish was inlined as: the hard-swish that reads the same activation.
 

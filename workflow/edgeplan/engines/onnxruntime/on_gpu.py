@@ -59,9 +59,8 @@ def chosen_options(given: Mapping[str, str]) -> dict[str, str]:
 class OnnxRuntimeOnGpu(Engine):
     """This engine is ONNX Runtime with its CUDA provider; the options are those of `chosen_options`.
 
-    Attributes:
-        provider: of ONNX Runtime; what it does not take runs on the CPU, as for anybody.
-        memory: where inputs and outputs lie, as ONNX Runtime names it.
+    What the provider does not take runs on the CPU, as for anybody; inputs and outputs lie in `memory`, as ONNX Runtime names
+    it.
     """
 
     name = ON_GPU.name

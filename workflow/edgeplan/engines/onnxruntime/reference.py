@@ -40,15 +40,10 @@ def onnxruntime_reference(model: Path, inputs: Mapping[str, Array]) -> dict[str,
 
 
 def judged(model: Path, inputs: Mapping[str, Array], found: Sequence[Mapping[str, Array]]) -> list[Verdict]:
-    """Hold outputs of runs on the same inputs against ONNX Runtime's.
+    """Hold outputs of runs, by name, on the same inputs against ONNX Runtime's.
 
     How much differences grow on their way depends on the model: where one is further away than rounding brings it, what ONNX
     Runtime with optimisations is from itself without says how far it may be (`allowed_error`).
-
-    Args:
-        model: the ONNX file.
-        inputs: arrays by name.
-        found: outputs of each run by name, all of the same ones.
     """
     rounds = compare.is_rounding(model)
     tolerance, reference = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE, onnxruntime_reference(model, inputs)

@@ -123,10 +123,7 @@ class _OrtSession(Session):
     """Holds a session with its inputs bound, and the memory of weights that were handed over."""
 
     def __init__(
-        self,
-        session: ort.InferenceSession,
-        inputs: Mapping[str, Array],
-        weights: Mapping[str, Array] = MappingProxyType({}),
+        self, session: ort.InferenceSession, inputs: Mapping[str, Array], weights: Mapping[str, Array] = MappingProxyType({})
     ) -> None:
         self._session, self._inputs, self._weights = session, inputs, weights
         self._names = [o.name for o in session.get_outputs()]
@@ -149,11 +146,7 @@ class _OrtSession(Session):
 
 class _OrtProfiledSession(_OrtSession, ProfiledSession):
     def __init__(
-        self,
-        session: ort.InferenceSession,
-        graph: Graph,
-        nodes: Sequence[onnx.NodeProto],
-        folder: ScratchFolder,
+        self, session: ort.InferenceSession, graph: Graph, nodes: Sequence[onnx.NodeProto], folder: ScratchFolder
     ) -> None:
         super().__init__(session, random_inputs(graph))
         self._graph, self._nodes, self._folder = graph, nodes, folder

@@ -33,14 +33,7 @@ class MemoryUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Held memory belongs to something for some steps.
-
-    Attributes:
-        name: of the tensor, or of whose weights it is.
-        use: what it is held for.
-        lower, upper: from step lower to before step upper.
-        size, offset: bytes.
-    """
+    """Held memory, in bytes, belongs to a tensor, or to somebody's weights, from step `lower` to before step `upper`."""
 
     name: str
     use: MemoryUse
@@ -54,20 +47,13 @@ class MemoryPlan(BaseModel):
     """A plan of weight streaming says where weights lie and when they are loaded.
 
     Attributes:
-        format_version: version of this document.
-        mode: what it is planned for: one inference that begins with memory filled, or inferences that
-            follow each other.
+        mode: for one inference that begins with memory filled, or for inferences that follow each other.
         budget_bytes, arena_bytes: that were given, and the largest address in use.
         bytes_per_ms, lanes: of the reader it is planned for.
         steps: names, in order of execution; a step is a layer or a slice of one.
         weight_bytes, weight_offset: of each step; offset -1 without weights.
-        after: step that has to end before the load of a step's weights begins; -1 for none, and for
-            steps without weights.
-        again: for loads with `after` -1, the step of the inference before that has to end before the
-            weights are loaded again; its own for weights that stay; -1 otherwise.
-        tensors: names of activations and scratch.
-        tensor_lower, tensor_upper: each is alive from step lower to before step upper.
-        tensor_bytes, tensor_offset: of each tensor.
+        after, again: see `workload.Placement`; -1 for steps without weights, and `again` where `after` is a step.
+        tensors: names of activations and scratch, alive from step `tensor_lower` to before step `tensor_upper`.
         predicted_ms: latency, or the mean time between inferences.
         lower_bound_ms: proven for these steps and slices, this order, budget and bandwidth.
         loaded_bytes: read during an inference.

@@ -56,15 +56,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """A plan and what is known about it.
+    """A plan and what is known about it; its budget is in bytes.
 
-    Attributes:
-        placement: where and when.
-        budget: bytes.
-        mode: what it is planned for.
-        predicted_ms: latency of an isolated inference, or the mean time between inferences.
-        lower_bound_ms: no plan for these steps, budget and bandwidth is faster.
-        loaded_bytes: read during an inference of that mode.
+    What is predicted is the latency of an isolated inference, or the mean time between inferences; no plan for these steps,
+    budget and bandwidth is faster than the bound. `loaded_bytes` are read during an inference of that mode.
     """
 
     placement: Placement
@@ -118,7 +113,9 @@ def best(
     again: bool = False,
     first: Sequence[int] = (),
 ) -> PlannedMemory | None:
-    """Return the best plan around some layouts of the tensors; of plans as fast the one that reads least.
+    """Return the best plan around some layouts of the tensors; None if weights find no place in any of them.
+
+    Of plans as fast it is the one that reads least.
 
     Args:
         workload: the steps.
@@ -129,28 +126,20 @@ def best(
         others: placements to hold beside.
         again: be done in hundredths of a second: the search ends farther from the bound, and tries less.
         first: steps whose weights stay at a smaller budget, in their order: they are kept before others, and do not move.
-
-    Returns:
-        None if weights find no place in any of them.
     """
     bound = bound_ms(workload, reader, budget, mode, 1 + workload.steps // _FIRSTS_AGAIN if again else 1)
     near, shares = (_NEAR_AGAIN, _SHARES_AGAIN) if again else (NEAR, SHARES)
-    repeats = 1 if mode is Mode.isolated else REPEATS
     made: list[PlannedMemory] = []
     for offsets in layouts:
         if int((offsets + workload.tensors.size).max(initial=0)) > budget:
             continue
         if enough_bytes(workload, offsets) <= budget:  # a bound, not a wish: no more of it is taken than there is to keep
-            placed = all_kept(workload, offsets, first)
-            timeline = simulated(workload, reader, placed, repeats)
-            return _priced(workload, budget, mode, bound, placed, timeline)
-        for placed, timeline, frugal in _placements(workload, reader, budget, mode, offsets, shares, first):
-            made.append(_priced(workload, budget, mode, bound, placed, timeline))
+            return _priced(workload, reader, budget, mode, bound, all_kept(workload, offsets, first))[0]
+        for planned, frugal in _placements(workload, reader, budget, mode, bound, offsets, shares, first):
+            made.append(planned)
             if frugal and made[-1].predicted_ms <= bound * (1 + near):
                 return made[-1]
-    for placed in others:
-        timeline = simulated(workload, reader, placed, repeats)
-        made.append(_priced(workload, budget, mode, bound, placed, timeline))
+    made += (_priced(workload, reader, budget, mode, bound, placed)[0] for placed in others)
     if not made:
         return None
     fastest = min(planned.predicted_ms for planned in made)
@@ -169,60 +158,48 @@ def around(
     With the weights that stay in that one first, then with none; where these are about as fast, with others, too. `offsets` are
     addresses of the tensors, `staying` the steps whose weights stay at a smaller budget, in their order.
     """
-    isolated = known.mode is Mode.isolated
-    repeats = 1 if isolated else REPEATS
+    isolated, budget, bound = known.mode is Mode.isolated, known.budget, known.lower_bound_ms
     stays = known.placement.stays
     first = [] if isolated or not stays.any() else [stays]
     for pinned in (*first, None):
-        if (placed := placed_around(workload, offsets, known.budget, pinned, first=staying)) is None:
+        if (placed := placed_around(workload, offsets, budget, pinned, first=staying)) is None:
             continue
-        timeline = simulated(workload, reader, placed, repeats)
-        made = _priced(workload, known.budget, known.mode, known.lower_bound_ms, placed, timeline)
+        made, timeline = _priced(workload, reader, budget, known.mode, bound, placed)
         yield made
         if isolated or pinned is not None or made.predicted_ms > _PROMISING * known.predicted_ms:
             continue
-        for kept in kept_candidates(workload, known.budget, timeline, first=staying):
-            if (placed := placed_around(workload, offsets, known.budget, kept, first=staying)) is not None:
-                timeline = simulated(workload, reader, placed, repeats)
-                yield _priced(workload, known.budget, known.mode, known.lower_bound_ms, placed, timeline)
+        for kept in kept_candidates(workload, budget, timeline, first=staying):
+            if (placed := placed_around(workload, offsets, budget, kept, first=staying)) is not None:
+                yield _priced(workload, reader, budget, known.mode, bound, placed)[0]
 
 
 def _placements(
-    workload: Workload,
-    reader: Reader,
-    budget: int,
-    mode: Mode,
-    offsets: Ints,
-    shares: Sequence[float],
-    first: Sequence[int],
-) -> Iterator[tuple[Placement, Timeline, bool]]:
-    """Yield placements as they run, and whether those that come behind read more; the ones that keep most come first."""
-    rules = (TIGHTEST, LOWEST, HIGHEST) if mode is Mode.isolated else (TIGHTEST,)
-    repeats = 1 if mode is Mode.isolated else REPEATS
-    for rule in rules:
+    workload: Workload, reader: Reader, budget: int, mode: Mode, bound: float,
+    offsets: Ints, shares: Sequence[float], first: Sequence[int],
+) -> Iterator[tuple[PlannedMemory, bool]]:  # fmt: skip
+    """Yield plans, and whether those that come behind read more; the ones that keep most come first."""
+    isolated = mode is Mode.isolated
+    for rule in (TIGHTEST, LOWEST, HIGHEST) if isolated else (TIGHTEST,):
         placed = placed_around(workload, offsets, budget, rule=rule)
         if placed is None:
             return  # whether there is a window does not depend on the rule
-        timeline = simulated(workload, reader, placed, repeats)
-        yield placed, timeline, mode is Mode.isolated
-        if mode is Mode.isolated:
-            continue
-        for pinned in kept_candidates(workload, budget, timeline, shares, first):
+        planned, timeline = _priced(workload, reader, budget, mode, bound, placed)
+        yield planned, isolated
+        for pinned in () if isolated else kept_candidates(workload, budget, timeline, shares, first):
             if (kept := placed_around(workload, offsets, budget, pinned, first=first)) is not None:
-                yield kept, simulated(workload, reader, kept, repeats), True
+                yield _priced(workload, reader, budget, mode, bound, kept)[0], True
 
 
-def _priced(workload: Workload, budget: int, mode: Mode, bound: float, placed: Placement, timeline: Timeline) -> PlannedMemory:
-    loads = placed.weight_offset >= 0
-    if mode is Mode.isolated:
-        predicted = timeline.latency_ms
-        loads &= placed.after >= 0
-    else:
-        predicted = timeline.period_ms
-        loads &= ~placed.stays
+def _priced(
+    workload: Workload, reader: Reader, budget: int, mode: Mode, bound: float, placed: Placement
+) -> tuple[PlannedMemory, Timeline]:
+    isolated = mode is Mode.isolated
+    timeline = simulated(workload, reader, placed, 1 if isolated else REPEATS)
+    predicted = timeline.latency_ms if isolated else timeline.period_ms
+    loads = (placed.weight_offset >= 0) & ((placed.after >= 0) if isolated else ~placed.stays)
     if bound * (1 - _ROUNDING) <= predicted < bound:
         predicted = bound
-    return PlannedMemory(placed, budget, mode, predicted, bound, int(workload.weight_bytes[loads].sum()))
+    return PlannedMemory(placed, budget, mode, predicted, bound, int(workload.weight_bytes[loads].sum())), timeline
 
 
 def placed_around(
@@ -233,19 +210,11 @@ def placed_around(
     rule: int = TIGHTEST,
     first: Sequence[int] = (),
 ) -> Placement | None:
-    """Find addresses for weights around the tensors.
+    """Find addresses for weights around the tensors; None if some weights find no window.
 
-    Args:
-        workload: the steps.
-        tensor_offset: addresses of the tensors, counted from where weights that stay end.
-        budget: bytes of all addresses.
-        pinned: steps whose weights stay in memory, at its lower end, which does not move with the budget;
-            none without.
-        rule: `TIGHTEST`, `LOWEST` or `HIGHEST`.
-        first: steps whose weights come first there, in this order: those of a smaller budget do not move.
-
-    Returns:
-        None if some weights find no window.
+    Addresses of tensors are counted from where weights that stay end, those of the `pinned` steps. These lie at the lower end
+    of memory, which does not move with the budget (bytes of all addresses), those of the steps in `first` before others, in its
+    order: they stay at a smaller budget. The rule is `TIGHTEST`, `LOWEST` or `HIGHEST`.
     """
     tensors, n = workload.tensors, workload.steps
     pinned = np.zeros(n, dtype=np.bool_) if pinned is None else pinned & (workload.weight_bytes > 0)

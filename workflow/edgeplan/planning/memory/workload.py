@@ -31,18 +31,11 @@ SHARES = (0.98, 0.93, 0.85, 0.7, 0.4)
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader loads weights in reads of bounded size, a few of them in flight.
+    """A reader loads weights in reads of bounded size, a few of them (`lanes`) in flight.
 
-    A read takes a time of its own before its bytes come. Reads in flight share the bandwidth, and one
-    that is alone has all of it.
-
-    Attributes:
-        bytes_per_ms: of all lanes together.
-        lanes: reads in flight.
-        read_ms: of each read, besides its bytes: until the disk answers and its thread runs.
-        chunk_bytes: the most bytes of one read.
-        widened_per_ms: bytes of values that are widened in a ms, read by read, where weights are stored in half their bytes; 0:
-            nothing is. All bytes are counted as memory holds them.
+    A read takes a time of its own, until the disk answers and its thread runs, before its bytes come. Reads in flight share the
+    bandwidth, and one that is alone has all of it. Where weights are stored in half their bytes, values are widened read by
+    read, so many bytes in a ms; 0: nothing is. All bytes are counted as memory holds them.
     """
 
     bytes_per_ms: float
@@ -60,15 +53,11 @@ class Reader:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload describes one inference: times, weights, and tensors of its steps.
+    """A workload describes one inference: times, weights, and tensors of its steps. A step is a layer or a slice of one.
 
-    A step is a layer or a slice of one.
-
-    Attributes:
-        compute_ms: of each step, its weights in memory; shape (steps,).
-        weight_bytes: of each step, 0 without weights; shape (steps,).
-        tensors: activations and scratch, alive from step `lower` to before step `upper`.
-        weight_alignment: addresses of weights are multiples of it.
+    Times are those with the weights in memory, weights 0 bytes where there are none, both of shape (steps,); tensors are
+    activations and scratch, alive from step `lower` to before step `upper`. Addresses of weights are multiples of the
+    alignment.
     """
 
     compute_ms: Floats
@@ -150,10 +139,7 @@ def _last_users(offset: Ints, size: Ints, after: Ints, tensor_offset: Ints, tens
 class Timeline:
     """A timeline shows inferences that follow each other; ms from the begin of the first, shape (inferences, steps).
 
-    Attributes:
-        load_start, load_end: 0 for weights that are in memory at the begin, those of the inference
-            before where they stay.
-        step_start, step_end: of the computing.
+    Loads are at 0 for weights that are in memory at the begin, those of the inference before where they stay.
     """
 
     load_start: Floats
@@ -176,12 +162,7 @@ class Timeline:
         return float(((starts[-1] - starts[0]) / (len(starts) - 1)).max())
 
 
-def simulated(
-    workload: Workload,
-    reader: Reader,
-    placement: Placement,
-    inferences: int = 1,
-) -> Timeline:
+def simulated(workload: Workload, reader: Reader, placement: Placement, inferences: int = 1) -> Timeline:
     """Run inferences one after the other; memory is filled when the first one begins."""
     n, rate = workload.steps, reader.bytes_per_ms
     widening = 1 / reader.widened_per_ms if reader.widened_per_ms else 0.0  # ms a byte

@@ -28,7 +28,7 @@ from edgeplan.runtime.layouts import BLOCKED, NHWC, same_bytes, size_bytes
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut_sections
 from edgeplan.runtime.processor import Region
 from edgeplan.runtime.program import Program, candidates_key, plan_buffers, shared_buffers
-from edgeplan.runtime.ranges import Ranged, located
+from edgeplan.runtime.ranges import Ranged
 from edgeplan.runtime.streaming.program import ELSEWHERE
 from edgeplan.runtime.weights import locate_weights
 
@@ -147,9 +147,9 @@ def partitioned_program(dnnl: Dnnl, partitioned: Partitioned, model: Path, threa
                 known[key] = found, creator.create(step, found, generate=False).scratch_bytes
             choices.append(known[key][0])
             scratch = max(scratch, known[key][1])
-    weights = located(partitioned.ranged, locate_weights(model, partitioned.lowered))
+    weights = locate_weights(model, partitioned.lowered)
     arena = partitioned.layouts, partitioned.offsets, partitioned.arena_bytes
-    return Program.of(lowered, home, choices, arena, scratch, weights)
+    return Program.of(lowered, home, choices, arena, scratch, weights, partitioned.ranged.weights)
 
 
 def _misfit(lowered: Lowered, problem: str) -> ModelError:

@@ -8,7 +8,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -59,15 +58,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A program, with what its weights are made from.
+    """A program, with what its weights are made from: segments of each step, None without any, and how steps were cut.
 
-    Attributes:
-        program: what is executed.
-        segments: the weights of each step; None without any.
-        ranged: how steps were cut.
-        origin: for each step of the program, the number of the lowered step that it is (a part of); -1 for one that keeps
-            weights.
-        tables: weights that rows are read of, at the beginning of the file.
+    For each step of the program `origin` is the number of the lowered step that it is (a part of); -1 for one that keeps
+    weights. Tables are weights that rows are read of, at the beginning of the file.
     """
 
     program: StreamProgram
@@ -106,20 +100,12 @@ def build(
     halved: AbstractSet[str] = frozenset(),
     halves: Stored = BF16,
 ) -> Built:
-    """Build a streamed program from a model's steps.
+    """Build a streamed program from a model's steps, with 4-D activations in the home layout inside the model.
 
-    Args:
-        dnnl: the library.
-        lowered: the model's steps.
-        home: layout of 4-D activations inside the model.
-        limit: the most bytes of weights that a part of a step should have; steps in regions are not cut.
-        threads: of each kernel.
-        regions: steps that run in bands of rows.
-        choose: picks among a step's candidates.
-        known: what was chosen for steps, by what tells them apart; it is added to. Cuts of one model share most of them.
-        limits: the same as `limit` for single steps, by their names.
-        halved: weights of the model that are stored in half their bytes, where all of a segment are (`halvable`).
-        halves: as what these are stored.
+    A part of a step should have at most `limit` bytes of weights, or what `limits` say of single steps, by name; steps in
+    regions run in bands of rows and are not cut. `choose` picks among a step's candidates; what is chosen is added to `known`,
+    by what tells steps apart: cuts of one model share most of them. Where all weights of a segment are `halved` (see
+    `halvable`), they are stored in half their bytes, as `halves`.
     """
     dnnl.set_threads(threads)
     lowered, tables = with_rows(lowered)
@@ -203,7 +189,7 @@ def _keeping(creator: Creator, places: Places, region: int, segment: Segment) ->
 def stream_program(
     creator: Creator,
     lowered: Lowered,
-    places: AnyPlaces,
+    places: Places,
     rows: Sequence[StepInMaking],
     threads: int,
     start: int = 0,
@@ -263,25 +249,11 @@ def _frugal(
     return choose(frugal) if not frugal[0].kernel.startswith("ref") else wanted
 
 
-class AnyPlaces(Protocol):
-    """Places say in which buffers a program's operands lie, by tokens that stand for places in them."""
-
-    @property
-    def tokens(self) -> Mapping[str, int]:
-        """Return the token of each activation, as `Creator` takes them for offsets."""
-
-    def buffers(self, lowered: Lowered, rows: Sequence[StepInMaking]) -> tuple[Buffer, ...]:
-        """Return all buffers in use; asked first."""
-
-    def operand(self, token: int) -> Operand:
-        """Return the operand that a token stands for."""
-
-    def scratch(self, step: int, offset: int) -> Operand:
-        """Return a place in the scratch of a step."""
-
-
 class Places:
-    """The buffer of every activation, and tokens that stand for places in them until there are addresses."""
+    """The buffer of every activation, and tokens that stand for places in them until there are addresses.
+
+    `buffers` is asked first; `Creator` takes tokens for offsets.
+    """
 
     def __init__(self, lowered: Lowered, ranged: Ranged, layouts: Mapping[str, str], block: int) -> None:
         self._parts = ranged.tensors
@@ -373,7 +345,7 @@ def _executed(
     dnnl: Dnnl,
     rows: Sequence[StepInMaking],
     kernels: Sequence[int],
-    places: AnyPlaces,
+    places: Places,
     start: int,
     is_halved: Callable[[Segment], bool],
 ) -> tuple[tuple[Executed, ...], int]:

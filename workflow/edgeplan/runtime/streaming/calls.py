@@ -22,11 +22,7 @@ _FLOAT_BYTES = 4
 
 
 class BoundCalls:
-    """The calls of a program's steps, made and run by one thread; some steps may run elsewhere.
-
-    Attributes:
-        loop: over the steps that are run here.
-    """
+    """The calls of a program's steps, made and run by one thread; some steps may run elsewhere, and are not in the loop."""
 
     def __init__(self, dnnl: Dnnl, program: StreamProgram, stream: Handle, steps: Sequence[int] | None = None) -> None:
         self._dnnl, self._program, self._stream = dnnl, program, stream

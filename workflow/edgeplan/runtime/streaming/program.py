@@ -28,12 +28,7 @@ AGAIN = "plan the model again: edgeplan plan memory"
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """One kernel, made once for all steps that are equal but for their names.
-
-    Attributes:
-        step: one of them.
-        implementation: how it is made.
-    """
+    """One kernel, made once for all steps that are equal but for their names, of which it names one."""
 
     step: Step
     implementation: Implementation
@@ -68,13 +63,7 @@ class Executed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Buffer(msgspec.Struct, frozen=True, array_like=True):
-    """Memory that steps share: activations, or the scratch of one step.
-
-    Attributes:
-        name: of the activation, or of the step.
-        size: bytes.
-        lower, upper: alive from step `lower` to before step `upper`.
-    """
+    """Memory in bytes that steps share, from `lower` to before `upper`: activations, or the scratch of one step."""
 
     name: str
     size: int
@@ -83,20 +72,11 @@ class Buffer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamProgram(msgspec.Struct, frozen=True):
-    """A model as it is executed.
+    """A model as it is executed, on so many processors (`lanes`), each of which runs some of its steps.
 
-    Attributes:
-        lanes: processors that run its steps, each some of them.
-        model: its name.
-        threads: of each kernel.
-        library: version, commit and instruction set that the kernels are for.
-        kernels: see there.
-        steps: in order.
-        buffers: see there.
-        inputs, outputs: of the model.
-        shapes, layouts: of the tensors that kernels' steps name; types: those that are not of float32.
-        weights_bytes: size of the file of weights.
-        halves: kind of the weights that are stored in half their bytes.
+    `threads` are of each kernel, the library's version, commit and instruction set those that the kernels are for. Shapes and
+    layouts are of the tensors that kernels' steps name, types of those that are not of float32; the file of weights has so many
+    bytes, of which those that are stored in half their bytes are of the kind `halves`.
     """
 
     lanes: int

@@ -30,11 +30,8 @@ BACK_TO_BACK = "back-to-back"
 class Schedule(msgspec.Struct, frozen=True):
     """Where buffers and weights lie, and when weights are loaded: the part of a plan document that running needs.
 
-    Attributes:
-        back_to_back: whether inferences follow each other; else memory is filled before each.
-        arena_bytes: of the arena.
-        buffer_offset: address of each buffer.
-        weight_offset, after, again: of each step; see `planning.memory.document`.
+    `back_to_back`: inferences follow each other; else memory is filled before each. Buffers have addresses in the arena; of
+    each step's weights see `planning.memory.document`.
     """
 
     back_to_back: bool
@@ -78,8 +75,7 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """The prediction of a plan of memory, and the profile that it was made from.
 
     Attributes:
-        ms: latency, or the mean time between inferences.
-        lower_bound_ms: proven.
+        ms: latency, or the mean time between inferences; the bound on it is proven.
         loaded_bytes: read during an inference.
         profile: what the program takes on its machine (`profiling.streaming.StreamProfile`); none while it is measured.
         error: of weights in half their bytes: the largest difference of outputs from ONNX Runtime's on the inputs that the plan

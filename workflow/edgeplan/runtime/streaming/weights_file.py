@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import ModelError
-from edgeplan.graph.ir import Shape
-from edgeplan.graph.shapes import FLOAT16, FLOAT32
+from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Buffer, Worker, allocate, transformed
-from edgeplan.runtime.ranges import Ranged
+from edgeplan.runtime.executable import Buffer, WeightValues, Worker, allocate, transformed
+from edgeplan.runtime.ranges import WeightPart
 from edgeplan.runtime.streaming.build import Built
 from edgeplan.runtime.streaming.schedules import BF16, F16, HALF_BYTES, VALUE_BYTES, Stored
-from edgeplan.runtime.transform import Array, values_of, widened
-from edgeplan.runtime.weights import WeightLocation, locate_weights
+from edgeplan.runtime.weights import locate_weights
 
 _SIGN, _INFINITE = 0x7FFFFFFF, 0x7F800000  # of the bits of a float32: all but the sign; above which there are no numbers
-_TOO_LARGE = 0x7F7F8000  # from here on a finite number is nearer to infinity than to the largest half
 _ROUNDED_AT_ONCE = 1 << 20
-_LARGEST_FLOAT16 = 65520  # from here on a number is nearer to infinity than to the largest float16
+_INFINITE_HALF = {BF16: 0x7F80, F16: 0x7C00}
 
 
 def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, target: Path) -> None:
@@ -44,7 +39,7 @@ def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, targe
 def contents(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built) -> Iterator[tuple[int, memoryview]]:
     """The weights of all steps, each once: where in the file they lie, and their bytes; see `write_weights`."""
     worker, written = Worker(dnnl, built.program.threads), set[int]()
-    with _Values(model, lowered, built.ranged) as values:
+    with _opened(model, lowered, built.ranged.weights) as values:
         for table in built.tables:
             yield table.at, values.whole(table.weight).data
         for segment, executed in zip(built.segments, built.program.steps, strict=True):
@@ -79,61 +74,12 @@ def halvable(model: Path, lowered: Lowered, kind: Stored = BF16) -> frozenset[st
     Masks of attention hold numbers that would.
     """
     names = {name for step in lowered.steps for name in step.weights.values() if lowered.types.get(name, FLOAT32) == FLOAT32}
-    with _Values(model, lowered, Ranged(lowered, {}, {}, ())) as values:
+    with _opened(model, lowered, {}) as values:
         return frozenset(name for name in names if stay_finite(values.whole(name), kind))
 
 
-class _Values:
-    """Values of weights and of parts of them, copied out of the mapped model."""
-
-    def __init__(self, model: Path, lowered: Lowered, ranged: Ranged) -> None:
-        self._folder, self._ranged, self._shapes = model.parent, ranged, lowered.shapes
-        self._locations: Mapping[str, WeightLocation] = locate_weights(model, lowered)
-        self._maps: dict[str, mmap.mmap] = {}
-        self._widened: dict[str, Array] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._maps.clear()
-
-    def of(self, name: str) -> Array:
-        """The values of a weight, or of a part of one, row-major and the caller's own."""
-        part = self._ranged.weights.get(name)
-        if part is None:
-            return self.whole(name).copy()
-        index = (slice(None),) * part.axis + (slice(part.start, part.stop),)
-        return np.ascontiguousarray(self.whole(part.whole)[index]).copy()
-
-    def whole(self, name: str) -> Array:
-        """The values of a weight where the file holds them; what is stored in fewer bytes is widened.
-
-        Parts of a weight are asked for one after the other, so the last one is kept.
-        """
-        location = self._locations[name]
-        if location.scale is None and location.dtype != FLOAT16:
-            return self._held(location, self._shapes[name])
-        if name not in self._widened:
-            found = {end: self._held(part, (part.count,) if end else self._shapes[name]) for end, part in location.parts}
-            self._widened = {name: widened(found, {"": location.axis})[""]}
-        return self._widened[name]
-
-    def _held(self, location: WeightLocation, shape: Shape) -> Array:
-        data = np.frombuffer(self._map(location.file), np.uint8, location.size, location.offset)
-        if location.stride != np.dtype(location.dtype).itemsize:
-            return values_of(data, location.stride, location.dtype).reshape(shape)
-        return np.ndarray(shape, location.dtype, data.data)
-
-    def _map(self, file: str) -> mmap.mmap:
-        if file not in self._maps:
-            path = self._folder / file
-            try:
-                with path.open("rb") as opened:
-                    self._maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise ModelError(f"cannot read the weights: {error}", where=str(path), next_step="check the path") from error
-        return self._maps[file]
+def _opened(model: Path, lowered: Lowered, parts: Mapping[str, WeightPart]) -> closing[WeightValues]:
+    return closing(WeightValues(model.parent, locate_weights(model, lowered), lowered.shapes, parts))
 
 
 def rounded(values: npt.NDArray[np.float32], kind: Stored = BF16) -> npt.NDArray[np.uint16]:
@@ -156,14 +102,6 @@ def rounded(values: npt.NDArray[np.float32], kind: Stored = BF16) -> npt.NDArray
 
 def stay_finite(values: npt.NDArray[np.float32], kind: Stored = BF16) -> bool:
     """Tell whether no finite value becomes infinite when it is rounded."""
-    flat = values.reshape(-1)
-    for at in range(0, flat.size, _ROUNDED_AT_ONCE):
-        if kind == F16:
-            sizes = np.abs(flat[at : at + _ROUNDED_AT_ONCE])
-            if ((sizes >= _LARGEST_FLOAT16) & np.isfinite(sizes)).any():
-                return False
-            continue
-        bits = np.ascontiguousarray(flat[at : at + _ROUNDED_AT_ONCE]).view(np.uint32) & np.uint32(_SIGN)
-        if ((bits >= _TOO_LARGE) & (bits < _INFINITE)).any():
-            return False
-    return True
+    flat, infinite = values.reshape(-1), _INFINITE_HALF[kind]
+    parts = (flat[at : at + _ROUNDED_AT_ONCE] for at in range(0, flat.size, _ROUNDED_AT_ONCE))
+    return not any((np.isfinite(part) & (rounded(part, kind) & 0x7FFF == infinite)).any() for part in parts)
