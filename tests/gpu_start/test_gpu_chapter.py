@@ -16,13 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeplan.chapters.cold_start.gpu.page import (
-    GPU_REPORT,
-    GpuStartEvidence,
-    gpu_findings,
-    gpu_metrics,
-    least_ms,
-)
+from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT, GpuStartEvidence, gpu_findings, gpu_metrics, least_ms
 from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, OPTIMAL, GpuCandidate, GpuCosts, GpuOutcome
 from edgeplan.chapters.cold_start.settings import GPU_PROTOCOL, GpuStartSettings
 from edgeplan.chapters.cold_start.stages.cold_gpu import COLUMNS, GpuStartBench

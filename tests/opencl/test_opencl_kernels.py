@@ -27,9 +27,7 @@ from edgeplan.testing.engines import require_close
 from edgeplan.workloads.exported import ExportBuilder
 
 _SETTINGS = settings(
-    max_examples=examples(30),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 Pair = tuple[int, int]
 #: An operator behind a step, of its output, of another activation of that shape, and of one with a value for each channel.
@@ -180,13 +178,7 @@ def test_grouped_channels(vectors: Sequence[int], out: int) -> None:
     st.sampled_from([(), ("relu",), ("sum", "relu"), ("sigmoid", "product")]),
 )  # fmt: skip
 def test_linear(
-    vectors: Sequence[int],
-    data: st.DataObject,
-    rows: int,
-    inner: int,
-    columns: int,
-    transposed: bool,
-    after: tuple[str, ...],
+    vectors: Sequence[int], data: st.DataObject, rows: int, inner: int, columns: int, transposed: bool, after: tuple[str, ...]
 ) -> None:
     b = ExportBuilder("linear")
     source = b.node("Relu", [b.input("x", (rows, inner))])

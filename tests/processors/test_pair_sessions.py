@@ -258,10 +258,7 @@ def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
     (step,) = [s for s in lowered.steps if s.kind == "conv" and s.integer("groups") > 1][:1]
     with pytest.raises(ModelError, match="cannot be cut over its channels: depthwise"):
         partition(
-            lowered,
-            activation_layouts(lowered, BLOCKED),
-            block,
-            [Split(block) if s is step else 0 for s in lowered.steps],
+            lowered, activation_layouts(lowered, BLOCKED), block, [Split(block) if s is step else 0 for s in lowered.steps]
         )
 
 

@@ -187,7 +187,7 @@ def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) 
             assert np.array_equal(again.us(1, layers, variant), learnt.predictors.us(1, layers, variant))
 
 
-@pytest.mark.parametrize("damage", ["card", "text", "missing", "numbers", "empty"])
+@pytest.mark.parametrize("damage", ["card", "text", "missing", "numbers", "empty", "a file outside the folder"])
 def test_damaged_predictors_are_told(learnt: Trained, tmp_path: Path, damage: str) -> None:
     pair_predictors.save_pair_predictors(learnt.predictors, tmp_path)
     card = tmp_path / "card.json"
@@ -201,18 +201,12 @@ def test_damaged_predictors_are_told(learnt: Trained, tmp_path: Path, damage: st
         text.unlink()
     elif damage == "numbers":
         card.write_text(json.dumps(document | {"numbers": {"units": 0}}))
-    else:
+    elif damage == "empty":
         card.unlink()
-    with pytest.raises(FormatError, match=str(tmp_path)):
-        pair_predictors.load_pair_predictors(tmp_path, PAIR)
-
-
-def test_a_file_outside_the_folder_is_no_predictor(learnt: Trained, tmp_path: Path) -> None:
-    pair_predictors.save_pair_predictors(learnt.predictors, tmp_path)
-    document = json.loads((tmp_path / "card.json").read_text())
-    document["models"][0]["file"] = "../x.txt"
-    (tmp_path / "card.json").write_text(json.dumps(document))
-    with pytest.raises(FormatError, match=r"models.0.file"):
+    else:
+        document["models"][0]["file"] = "../x.txt"
+        card.write_text(json.dumps(document))
+    with pytest.raises(FormatError, match="models.0.file" if "outside" in damage else str(tmp_path)):
         pair_predictors.load_pair_predictors(tmp_path, PAIR)
 
 
@@ -269,38 +263,27 @@ def test_the_fixed_share_balances_processors_whose_speeds_are_known(learnt: Trai
 # Costs and plans of models
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "resnet18", "inception_v3", "mobilenetv2"])
-def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, name: str) -> None:
-    steps = lower(WORKLOADS[name]())
-    where = activation_layouts(steps, BLOCKED)
-    costs = model_costs(steps, where, learnt.predictors, names=("c", "g"), synchronisation="polling")
+@pytest.mark.parametrize("name", [*MODELS, "squeezenet"])
+def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, tmp_path: Path, name: str) -> None:
+    steps = lower(WORKLOADS[name]()) if name not in MODELS else Saved(MODELS[name](), tmp_path).lowered
+    where = activation_layouts(steps, BLOCKED if name in ("images", "three of them", "squeezenet") else NCHW)
+    costs = model_costs(steps, where, learnt.predictors, names=("a", "b"), synchronisation="polling")
     assert [step.name for step in costs.costs.steps] == [step.name for step in steps.steps]
     made = plan(costs.costs)
-    single_ms = better_single(costs.costs)[1]
-    assert made.makespan_ms <= single_ms
+    assert made.makespan_ms <= better_single(costs.costs)[1]
     assert all(step.whole_because or step.on == "split" for step in made.steps)
     assigned = assignments(made, steps)
-    for step, where_to in zip(steps.steps, assigned, strict=True):
-        if isinstance(where_to, Split):
+    for step, place in zip(steps.steps, assigned, strict=True):
+        if isinstance(place, Split):
             layer = layer_of(step, steps.shapes)
             assert layer is not None
-            assert where_to.end % GRID == 0
-            assert 0 < where_to.end < layer.outputs
+            assert place.end % GRID == 0
+            assert 0 < place.end < layer.outputs
     parts = partition(steps, where, DISPATCHER.block, assigned)
-    assert len(parts.lanes) == len(steps.steps) + sum(isinstance(a, Split) for a in assigned)
-    assert any(isinstance(a, Split) for a in costs.assignments(greedy(costs.costs)))
-    alone = costs.assignments(single(costs.costs, 0))
-    assert set(alone) == {0}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_steps_of_every_kind_have_costs(learnt: Trained, tmp_path: Path, name: str) -> None:
-    model = Saved(MODELS[name](), tmp_path)
-    layouts_of = activation_layouts(model.lowered, BLOCKED if name in ("images", "three of them") else NCHW)
-    costs = model_costs(model.lowered, layouts_of, learnt.predictors, names=("a", "b"), synchronisation="polling")
-    assert [step.name for step in costs.costs.steps] == [step.name for step in model.lowered.steps]
-    made = plan(costs.costs)
-    assert partition(model.lowered, layouts_of, learnt.predictors.dispatcher.block, assignments(made, model.lowered))
+    assert len(parts.lanes) == len(steps.steps) + made.splits
+    assert set(costs.assignments(single(costs.costs, 0))) == {0}
+    if name == "squeezenet":
+        assert any(isinstance(place, Split) for place in costs.assignments(greedy(costs.costs)))
 
 
 # Figures of merit
@@ -388,27 +371,13 @@ def test_each_figure_is_of_one_machine_and_the_page_says_of_which() -> None:
     assert "models (2) on a processor here, 2 cores (2 more of another machine alone are in no figure)" in text
 
 
-@pytest.mark.parametrize("on_cores", [True, False])
-def test_bars_of_checked_plans_are_those_that_are_asked_of_the_pair(on_cores: bool) -> None:
-    """A core that stands in for a GPU is not asked to beat stock engines; a figure that nobody measured is a miss."""
-    environment = {**checked_evidence().environment, "second_on_cores": on_cores}
-    of_pair = checked_evidence(environment=environment)
-    lines = {line.title: line for line in CHECKED_REPORT.page(of_pair, {}, {}, checked_metrics(of_pair)).lines}
-    asked = {bar.key: (bar.low, bar.high, bar.aim) for bar in CHECKED_REPORT.bars(of_pair)}
-    of_cores = {"partition.speedup_of_pairs": (1.35, np.inf, "1.45"), "eop.recurrent_slower": (-np.inf, 2, "0")}
-    of_a_gpu = {"partition.speedup_over_best": (1.2, np.inf, "1.35")}
-    own, others = (of_cores, of_a_gpu) if on_cores else (of_a_gpu, of_cores)
-    assert own.items() <= asked.items()
-    assert not others.keys() & asked.keys()
-    assert asked["partition.seconds_to_checked_plan"] == (-np.inf, 60, "20")
-    assert asked["partition.written_within_15pct"] == (0.85, np.inf, "0.95")
-    assert all(line.verdict == "miss" for line in lines.values() if line.value == "no value")
-
-
 def test_models_without_rows_are_named_and_nothing_passes_without_them() -> None:
     """A count of slower plans passes where it is of all models; plans that may be slower, and a GPU of no use, are told."""
     whole = checked_evidence(checked=checked_rows().assign(over_low=0.9, over_high=1.3))
     few = replace(whole, environment={**whole.environment, "asked": [*whole.environment["asked"], "yolov3", "vgg19"]})
+    for on_cores, asked in ((True, "partition.speedup_of_pairs"), (False, "partition.speedup_over_best")):
+        of_pair = replace(whole, environment={**whole.environment, "second_on_cores": on_cores})
+        assert CHECKED_REPORT.bars(of_pair)[0].key == asked, "a core in place of a GPU is not asked to beat stock engines"
     for of_pair, verdict, count in ((whole, "pass", 3), (few, "undecided", 5)):
         page = CHECKED_REPORT.page(of_pair, {}, {}, checked_metrics(of_pair))
         (line,) = (line for line in page.lines if "for certain" in line.title)

@@ -174,12 +174,9 @@ def merged_name(kernel: str, number: int) -> str:
 
 
 class Modules:
-    """Modules hold the kernels of one context, compiled at most once on a machine.
+    """The kernels of one context, which is current, compiled at most once on a machine; and the codes that it was given.
 
-    The context is current; code that a driver of another identity was given is not loaded.
-
-    Attributes:
-        codes: machine code of the sources that `load` and `compile` were given.
+    Code that a driver of another identity was given is not loaded.
     """
 
     def __init__(self, driver: Driver, architecture: str, identity: str) -> None:

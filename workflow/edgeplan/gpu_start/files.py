@@ -61,10 +61,9 @@ def code_key(identity: str, source: ProgramSource) -> str:
 
 
 class CodeCache:
-    """A code cache is a file of machine code, read whole; it need not be there. Codes depend on the processor's `identity`.
+    """A file of machine code, read whole; it need not be there. Codes depend on the processor's `identity`.
 
-    Attributes:
-        problem: why nothing is found in it, if something is wrong with the whole file; "".
+    The problem says why nothing is found in it, if something is wrong with the whole file; "".
     """
 
     def __init__(self, path: Path, identity: str) -> None:

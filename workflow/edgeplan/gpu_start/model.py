@@ -49,15 +49,10 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class GpuModel:
-    """A model is ready to be planned for a GPU.
+    """A model is ready to be planned for a GPU: a program lays out its steps and activations.
 
-    Attributes:
-        path: of the ONNX file.
-        device: that it is for.
-        program: steps, shapes, and places of activations.
-        kernels: for each step the kernels that can run it, by name, the dispatcher's own first; none for a view.
-        names: of the files that weights lie in, relative to the model's folder.
-        sources: these files.
+    For each step there are the kernels that can run it, by name, the dispatcher's own first; none for a view. The names are
+    those of the files that weights lie in, relative to the model's folder, which the sources describe.
     """
 
     path: Path

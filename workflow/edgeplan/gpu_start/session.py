@@ -66,13 +66,9 @@ STAGES = ("read", "code", "pack", "upload", "wait", "run")
 class GpuSession(Session):
     """A session runs the inferences of one plan on a processor; the first one begins while steps are prepared.
 
-    Args:
-        plan: folder as it was read.
-        processor: on which to run it, opened late; it is closed with the session.
-        machine: fingerprint of this machine.
+    The processor was opened late, and is closed with the session. The machine is told by its fingerprint.
 
     Attributes:
-        program: what is executed.
         cold_ms: time from the making of this session to the first outputs; 0 before them.
         code_problem: why kernels were compiled although the plan keeps their code; "" if none was.
     """

@@ -19,14 +19,9 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class DeviceNumbers:
-    """The numbers of a device are all that dispatch knows of it.
+    """The numbers of a device are all that dispatch knows of it: compute units, the most work items of a group, memory.
 
-    Attributes:
-        units: compute units.
-        vector: floats of a vector in kernels: 4, 8 or 16.
-        block: channels of a block of the layout `blocked16`: 8 or 16.
-        work_group: the most work items of a group.
-        local_bytes, constant_bytes: memory of these kinds.
+    Vectors of kernels are of 4, 8 or 16 floats; a block of the layout `blocked16` is of 8 or 16 channels.
     """
 
     units: int
@@ -48,8 +43,7 @@ class DeviceNumbers:
 class GpuNumbers(DeviceNumbers):
     """The numbers of a GPU, whose work groups share local memory: kernels in tiles of it are for these.
 
-    Attributes:
-        tiled: how those kernels are chosen; the number grows when the rules change.
+    `tiled` says how those kernels are chosen; it grows when the rules change.
     """
 
     tiled: int = 2
@@ -80,11 +74,9 @@ class Memory(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArenaOffset:
-    """An offset says where in the arena an activation lies, in elements: a 32-bit integer.
+    """Where in the arena an activation lies, in elements, some `extra` behind its begin: a 32-bit integer.
 
-    Attributes:
-        role: `input:0` (of `step.inputs`), `output`, or `operand:0` (the tensor of `step.post_ops[0]`).
-        extra: elements to add to where the tensor begins.
+    The role is `input:0` (of `step.inputs`), `output`, or `operand:0` (the tensor of `step.post_ops[0]`).
     """
 
     role: str
@@ -151,16 +143,10 @@ class UsefulWork:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A dispatch lists the kernels of a step.
+    """The launches of a step, each after the one before it has finished, as an implementation such as `conv.winograd`.
 
-    Attributes:
-        implementation: such as `conv.winograd`.
-        launches: launches in order, each after the one before it has finished.
-        tile: pixels (or rows) and channels (or columns) that a work item computes.
-        work: how much is computed.
-        units: compute units of the device.
-        packing: packing of the weights.
-        workspace_elements: memory between the launches.
+    The tile is pixels (or rows) and channels (or columns) that a work item computes. The workspace is memory between the
+    launches, in elements.
     """
 
     implementation: str

@@ -62,12 +62,7 @@ def fc_refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumb
 
 
 def fc(
-    step: Step,
-    shapes: Shapes,
-    layouts: Layouts,
-    numbers: DeviceNumbers,
-    leading: int = 0,
-    tile: Tile | None = None,
+    step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, leading: int = 0, tile: Tile | None = None
 ) -> Dispatch:
     """Return the kernel of a fully connected step that `fc_refusal` lets pass: (rows, inner) to (rows, columns).
 

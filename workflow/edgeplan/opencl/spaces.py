@@ -55,11 +55,9 @@ GROUP: Final = (8, 8)
 
 @dataclass(frozen=True, slots=True)
 class GroupTile:
-    """A group's tile is what a work group of a GPU computes from local memory.
+    """What a work group of a GPU computes from local memory: pixels (or rows) and channels (or columns).
 
-    Attributes:
-        rows, columns: pixels (or rows) and channels (or columns) of the group.
-        each: rows of a work item, which has one vector of columns.
+    Each work item has so many rows, and one vector of columns.
     """
 
     rows: int
@@ -179,12 +177,9 @@ class DeviceTensor:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A space numbers the work items of a launch.
+    """The work items of a launch, in blocks of lanes, rows and pixels; of the lanes, the last block may have fewer.
 
-    Attributes:
-        blocks, height, width: work items of each axis; one computes a block of lanes.
-        lanes: number of lanes in all; the last block may have fewer.
-        padded: whether lanes behind the last are written as zeros.
+    Lanes behind the last are written as zeros if they are `padded`.
     """
 
     blocks: int

@@ -34,12 +34,7 @@ Priced = tuple[dict[str, Any], Sequence[Assignment]]
 
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
-    """A model's costs are a document and what executes each option of it.
-
-    Attributes:
-        content: the cost document, JSON in UTF-8.
-        assigned: by step and position among its options, where it runs.
-    """
+    """A cost document, JSON in UTF-8, and where each option of it runs, by step and position among the options."""
 
     content: bytes
     costs: PairCosts
@@ -86,12 +81,7 @@ def costs_of(
 
 
 def model_costs(
-    lowered: Lowered,
-    layouts: Mapping[str, str],
-    predictors: PairPredictors,
-    *,
-    names: tuple[str, str],
-    synchronisation: str,
+    lowered: Lowered, layouts: Mapping[str, str], predictors: PairPredictors, *, names: tuple[str, str], synchronisation: str
 ) -> ModelCosts:
     """The costs of a model on a pair."""
     return costs_of(
@@ -163,13 +153,7 @@ _FIRST_PASS = 24
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Predictions of a layer give its time whole and split.
-
-    Attributes:
-        whole_us: on each lane alone.
-        channels: of lane 0, for each split that was looked at.
-        parts_us: time of each on both lanes, beside each other (splits, 2).
-    """
+    """Predictions of a layer: whole on each lane alone, and of splits the channels of lane 0 and both parts (splits, 2), us."""
 
     whole_us: tuple[float, float]
     channels: tuple[int, ...]

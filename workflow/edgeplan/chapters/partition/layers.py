@@ -28,12 +28,8 @@ _CLIP = PostOp("eltwise", "clip", 0.0, 1.0)
 class LayerShape:
     """A linear layer, or a convolution with as many zeros around as half its window.
 
-    Attributes:
-        kind: `LINEAR` or `CONV`.
-        height, width: of the input; of a linear layer its rows, and 1.
-        inputs, outputs: channels.
-        window, stride: of a convolution, else 1.
-        window_width: where it is another than the height of the window, else 0.
+    The input of a linear layer is its rows high and 1 wide; windows and strides are 1 there. `window_width` is 0 where it is
+    the height of the window.
     """
 
     kind: str

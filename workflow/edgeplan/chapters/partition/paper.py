@@ -99,11 +99,7 @@ KEY_OPERATORS: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 #: Table 4: equal, fixed, EOP. It says us; ms is meant, else YOLOv3 of 16 images would be 11 PFLOP/s.
 CNNS: Mapping[str, tuple[float, float, float]] = MappingProxyType(
-    {
-        "inception_v3": (4999.43, 2539.66, 1498.49),
-        "mobilenetv1": (164.20, 43.29, 33.57),
-        "yolov3": (827.66, 234.02, 221.51),
-    }
+    {"inception_v3": (4999.43, 2539.66, 1498.49), "mobilenetv1": (164.20, 43.29, 33.57), "yolov3": (827.66, 234.02, 221.51)}
 )
 #: Table 5: operator -> the CPU's and the GPU's share, and the dimension. Two pairs do not add to 1.
 RATIOS: Mapping[tuple[str, str], tuple[float, float, str]] = MappingProxyType(

@@ -102,11 +102,7 @@ def lowered_workload(workload: Workload) -> Lowered:
 
 
 def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
-    """Write the plan with the program that executes it and the program's weights, or what a stock engine is told.
-
-    Raises:
-        DeviceError: the engine is not installed.
-    """
+    """Write the plan, its program and its weights, or what a stock engine is told, which has to be installed."""
     if planned.engine:
         _write_for_engine(planned, folder)
         return

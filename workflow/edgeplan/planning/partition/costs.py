@@ -14,15 +14,10 @@ Choice = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to run a step.
+    """One way to run a step: whole on the processor of its kind, or `SPLIT`.
 
-    Attributes:
-        kind: `CPU` or `GPU` for whole on one processor, `SPLIT` for both at once.
-        cpu_ms, gpu_ms: busy time on each processor; of a split the times beside each other.
-        cpu_share: part of the step that the CPU does, 0 to 1.
-        dimension: what a split divides, e.g. "channels" or "batch"; "" for whole.
-        implementation: name of the kernels, "" where there is no choice.
-        index: position among the step's options in the document.
+    The times are busy times of each processor, of a split beside each other; its `dimension` is what it divides, the share what
+    the CPU does. `index` is its position among the step's options in the document.
     """
 
     kind: int
@@ -48,14 +43,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class PairStep:
-    """A pair step is an operator of the model with its options.
+    """An operator of the model with its options, at least one of them whole; it reads outputs of steps before its own.
 
     Attributes:
-        name: unique in the model.
-        inputs: positions of the steps whose outputs it reads, all before its own.
-        options: at least one of them whole.
-        to_cpu_ms, to_gpu_ms: moving its output into the memory of a processor that does not have
-            all of it; 0 where memory is shared. A split's output counts whole.
+        to_cpu_ms, to_gpu_ms: moving its output into the memory of a processor that does not have all of it; 0 where memory is
+            shared. A split's output counts whole.
         error: relative error of its predicted times; a split has to gain more than that.
         unsplittable: why it has no split, as the document says it; "" if it does not.
     """
@@ -80,13 +72,9 @@ class PairStep:
 
 @dataclass(frozen=True)
 class PairCosts:
-    """Pair costs are those of one model on a pair of processors.
+    """The costs of one model on a pair, the CPU's name first, in an order in which each step follows what it reads.
 
-    Attributes:
-        names: of the processors, CPU first.
-        steps: in an order in which each follows what it reads.
-        cpu_to_gpu_ms, gpu_to_cpu_ms: until one processor has seen that the other is done.
-        sha256: of the document, "" without one.
+    A hand-over takes until one processor has seen that the other is done. The digest is the document's, "" without one.
     """
 
     model: str
@@ -136,12 +124,7 @@ class PairCosts:
 
 @dataclass(frozen=True, slots=True)
 class PairSpan:
-    """When a step runs (ms).
-
-    Attributes:
-        start_ms: on both processors at once if it is split.
-        cpu_end_ms, gpu_end_ms: end of its part on each; its start where it has none.
-    """
+    """When a step runs (ms): it starts on both processors at once; where it has no part it ends as it starts."""
 
     start_ms: float
     cpu_end_ms: float

@@ -42,13 +42,10 @@ _LEVERAGE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern is a curve of time over share, fitted to samples.
+    """A pattern of time over share, a + b of the share or of its stairs, fitted to samples.
 
-    Attributes:
-        name: one of `PATTERNS`.
-        base_ms, slope_ms: a and b.
-        width: w, a share of the input; 0 for the other patterns.
-        error_ms: root mean square of what each sample is off by when it is left out.
+    The width of a stair is a share of the input, 0 for other patterns; the error is the root mean square of what each sample is
+    off by when it is left out.
     """
 
     name: str
@@ -157,13 +154,9 @@ _CPU_SHARES = np.arange(_RATIOS + 1) / _RATIOS
 
 @dataclass(frozen=True)
 class Matched:
-    """A matched operator has its patterns (Algorithm 1).
+    """An operator's patterns on the CPU and the GPU (Algorithm 1), None where it cannot run; "" for no dimension.
 
-    Attributes:
-        dimension: that it is split over; "" if it has none.
-        patterns: on the CPU and the GPU; None where it cannot run.
-        cpu_ms, gpu_ms: estimated times by ratio, shape (101,), infinite where it cannot run.
-        cm_ms: what splitting adds, by ratio.
+    Times and what splitting adds are by ratio, shape (101,), infinite where it cannot run.
     """
 
     dimension: str
@@ -180,13 +173,7 @@ class Matched:
 
 @dataclass(frozen=True)
 class Eop:
-    """A decision of EOP chooses the option of each step, by the patterns behind it.
-
-    Attributes:
-        estimate_ms: AT of equation 4, from the patterns.
-        key: positions of the key operators.
-        ratios: of each of them, the CPU's share.
-    """
+    """A decision of EOP: the option of each step, AT of equation 4 from the patterns, and of key operators the CPU's share."""
 
     choice: Choice
     estimate_ms: float
@@ -266,10 +253,8 @@ def key_operators(costs: PairCosts) -> tuple[int, ...]:
 def eop(costs: PairCosts, *, overlapped: bool = False, every: bool = False) -> Eop:
     """Decide the options of all operators by Algorithm 3.
 
-    Args:
-        costs: with all options.
-        overlapped: tune as Figure 5 draws it, not as Algorithm 2 is written.
-        every: tune all operators, not key ones alone (figure 11).
+    Ratios are tuned as Algorithm 2 is written, or as Figure 5 draws it (`overlapped`); of key operators, or of `every` one
+    (figure 11).
     """
     key = tuple(range(len(costs.steps))) if every else key_operators(costs)
     matched = tuple(pattern_match(costs, k) for k in key)  # 2-5

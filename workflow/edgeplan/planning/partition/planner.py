@@ -49,16 +49,9 @@ class _Part(BaseModel):
 
 
 class PlannedStep(_Part):
-    """A planned step says where and when an operator runs.
+    """Where and when an operator runs: `option` is its position among the options in the cost document.
 
-    Attributes:
-        option: its position among the operator's options in the cost document.
-        cpu_share: part that the CPU does.
-        dimension: what a split divides.
-        implementation: name of the kernels.
-        start_ms, cpu_end_ms, gpu_end_ms: when; a processor without a part ends when the step
-            starts.
-        whole_because: why it is not split, "" if it is.
+    A processor without a part ends when the step starts. `whole_because` says why it is not split, "" if it is.
     """
 
     name: Name
@@ -74,14 +67,9 @@ class PlannedStep(_Part):
 
 
 class PartitionPlan(_Part):
-    """A plan of a partition says which processor runs each operator.
+    """A plan of a partition: which processor runs each operator, in the order of the model; the CPU's name stands first.
 
-    Attributes:
-        processors: names, the CPU's first.
-        steps: in the order of the model.
-        lower_bound_ms: what no plan with the admitted options beats.
-        admitted_splits: operators of which a split is admitted: its predicted gain exceeds the
-            error.
+    No plan with the admitted options beats the bound; a split is admitted where its predicted gain exceeds the error.
     """
 
     format_version: Literal[1] = 1

@@ -7,28 +7,20 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from edgeplan.runtime.candidates import candidates, default
-from edgeplan.runtime.creation import Created, Creator, Implementation
+from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.partitioned.program import Partitioned, crossings
+from edgeplan.runtime.partitioned.program import Partitioned, crossings, host_kernels
 from edgeplan.runtime.processor import Region
-from edgeplan.runtime.program import candidates_key
 from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, raw_segment, stream_program
-from edgeplan.runtime.streaming.program import ELSEWHERE
-
-_OTHER = 1
-_NO_CALLS = Created((), (), 0, 0)
 
 
 class PairPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where and when the steps of a program run on two lanes.
+    """Where and when the steps of a program run on two lanes: 0, the host's, and 1, the other processor's.
 
     Attributes:
-        lanes: of each step: 0, the host's, or 1, the other processor's.
         needed: how many steps of the other lane must be done before each starts.
         origin: for each step, the number of the model's step that it is (a part of).
         buffer_offset: address of each buffer in the arena.
-        arena_bytes: of the arena.
         moved_in, moved_out: of each step, what crosses before it and behind it where each lane has its own copy of the arena.
     """
 
@@ -47,23 +39,16 @@ def build_pair(dnnl: Dnnl, partitioned: Partitioned, threads: int = 1) -> tuple[
     steps = ranged.lowered
     whole = replace(partitioned.lowered, shapes=steps.shapes)  # copies of rows have a place, too
     places = Places(whole, ranged, partitioned.layouts, dnnl.info.block)
-    dnnl.set_threads(threads)
     creator = Creator(dnnl, steps.shapes, partitioned.layouts, places.tokens, steps.types)
-    chosen: dict[object, Implementation] = {}
     rows: list[StepInMaking] = []
-    with dnnl.without_primitive_cache():  # a fresh process is to be offered what is chosen
-        for step, lane, origin in zip(steps.steps, partitioned.lanes, ranged.origin, strict=True):
-            if lane == _OTHER:
-                segment = raw_segment(steps, step) if step.weights else None
-                rows.append(StepInMaking(step, ELSEWHERE, _NO_CALLS, origin, -1, segment))
-                continue
-            key = candidates_key(creator, step)
-            if key not in chosen:
-                chosen[key] = default(candidates(creator, step))
-            created = creator.create(step, chosen[key], generate=False)
+    made = host_kernels(creator, partitioned, threads)
+    for step, lane, origin, (kernel, created) in zip(steps.steps, partitioned.lanes, ranged.origin, made, strict=True):
+        if lane:
+            segment = raw_segment(steps, step) if step.weights else None
+        else:
             segment = Segment(((step, created, 0),), created.weight_bytes) if created.slots else None
-            rows.append(StepInMaking(step, chosen[key], created, origin, -1, segment))
-    program = stream_program(creator, whole, places, rows, threads, lanes=1 + _OTHER)
+        rows.append(StepInMaking(step, kernel, created, origin, -1, segment))
+    program = stream_program(creator, whole, places, rows, threads, lanes=2)
     scratch = max((row.created.scratch_bytes for row in rows), default=0)
     views = {k for k, row in enumerate(rows) if not partitioned.lanes[k] and not row.created.calls}
     offsets = tuple(partitioned.offsets.get(name, partitioned.arena_bytes) for name in program.buffer_names)
@@ -83,12 +68,10 @@ class ProcessorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class PairSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where each step of a model runs, and on what.
+    """Where each step of a model runs, and on what: a processor for each lane, one alone where all steps are the host's.
 
-    Attributes:
-        processors: of each lane; one alone where all steps are the host's.
-        synchronisation: how the lanes wait for each other: "polling" or "events"; "" of one processor.
-        plan: the partition document but for what it predicts (`planning.partition.planner.PartitionPlan`).
+    The lanes wait by "polling" or "events", "" of one processor. The plan is the partition document but for what it predicts
+    (`planning.partition.planner.PartitionPlan`).
     """
 
     pair: str
@@ -105,13 +88,11 @@ class PairCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         way: the fastest, which the folder holds.
         median_ms: of every way that ran, stock engines by the names of their settings.
         next_best: the way that it is held against; "" where there is no other.
-        margin: time of that one over its own.
-        low, high: ends of the margin's 95 % interval.
+        margin: time of that one over its own, with the ends of its 95 % interval.
         turns: that each way had.
         planned_factor: time of the planned way over its prediction; 0 where it did not run.
         left_out: why a way was not among them, by way.
-        seconds: from the model to the plan.
-        steps: how many seconds each part of that took.
+        seconds: from the model to the plan, and as `steps` of each part of that.
     """
 
     way: str
@@ -128,11 +109,7 @@ class PairCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PairPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The prediction of a pair's plan: the rest of the partition document, and its costs.
-
-    Attributes:
-        check: what executing the plan beside other ways told; None of a plan that was predicted alone.
-    """
+    """The rest of the partition document, its costs, and the check; None of a plan that was predicted alone."""
 
     plan: dict[str, Any]
     costs: msgspec.Raw

@@ -22,7 +22,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
-from edgeplan.runtime.creation import Creator, Implementation
+from edgeplan.runtime.creation import Created, Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, NHWC, same_bytes, size_bytes
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut_sections
@@ -35,12 +35,7 @@ from edgeplan.runtime.weights import locate_weights
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A step on both lanes: lane 0 computes what is before an end, lane 1 the rest.
-
-    Attributes:
-        end: channels, items, rows or elements that lane 0 computes.
-        dimension: which of them.
-    """
+    """A step on both lanes: lane 0 computes channels, items, rows or elements before an end, lane 1 the rest."""
 
     end: int
     dimension: Dimension = Dimension.channels
@@ -52,15 +47,10 @@ Assignment = int | Split
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """A model on two lanes.
+    """A model on two lanes: its steps before any was split, and the sub-steps, in an order that fits both lanes.
 
-    Attributes:
-        lowered: the model's steps, before any was split.
-        ranged: the sub-steps, in an order that fits both lanes; `origin` is the number of the model's step.
-        layouts: layout of every activation and part of one.
-        lanes: of each sub-step.
-        needed: how many sub-steps of the other lane must be done before each starts.
-        offsets: place of every activation and part of one in the arena, in bytes.
+    Layouts and offsets (bytes in the arena) are those of activations and of parts of them; `needed` says how many sub-steps of
+    the other lane must be done before each starts.
     """
 
     lowered: Lowered
@@ -132,24 +122,28 @@ def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple
 def partitioned_program(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int = 1, home: str = BLOCKED) -> Program:
     """The program of a partition: its sub-steps, those of lane 0 with implementations, and room for their scratch."""
     lowered = partitioned.ranged.lowered
-    dnnl.set_threads(threads)
     creator = Creator(dnnl, lowered.shapes, partitioned.layouts, partitioned.offsets, lowered.types)
-    known: dict[object, tuple[Implementation, int]] = {}
-    choices, scratch = [], 0
-    with dnnl.without_primitive_cache():  # a fresh process is to be offered what is chosen
-        for step, lane in zip(lowered.steps, partitioned.lanes, strict=True):
-            if lane == 1:
-                choices.append(ELSEWHERE)
+    choices, created = zip(*host_kernels(creator, partitioned, threads), strict=True)
+    weights, scratch = locate_weights(model, partitioned.lowered), max(one.scratch_bytes for one in created)
+    arena = partitioned.layouts, partitioned.offsets, partitioned.arena_bytes
+    return Program.of(lowered, home, list(choices), arena, scratch, weights, partitioned.ranged.weights)
+
+
+def host_kernels(creator: Creator, partitioned: Partitioned, threads: int) -> list[tuple[Implementation, Created]]:
+    """Choose what the host runs each of its sub-steps by; `ELSEWHERE`, without calls, for those of lane 1."""
+    chosen: dict[object, Implementation] = {}
+    found: list[tuple[Implementation, Created]] = []
+    creator.dnnl.set_threads(threads)
+    with creator.dnnl.without_primitive_cache():  # a fresh process is to be offered what is chosen
+        for step, lane in zip(partitioned.ranged.lowered.steps, partitioned.lanes, strict=True):
+            if lane:
+                found.append((ELSEWHERE, Created((), (), 0, 0)))
                 continue
             key = candidates_key(creator, step)
-            if key not in known:
-                found = default(candidates(creator, step))
-                known[key] = found, creator.create(step, found, generate=False).scratch_bytes
-            choices.append(known[key][0])
-            scratch = max(scratch, known[key][1])
-    weights = locate_weights(model, partitioned.lowered)
-    arena = partitioned.layouts, partitioned.offsets, partitioned.arena_bytes
-    return Program.of(lowered, home, choices, arena, scratch, weights, partitioned.ranged.weights)
+            if key not in chosen:
+                chosen[key] = default(candidates(creator, step))
+            found.append((chosen[key], creator.create(step, chosen[key], generate=False)))
+    return found
 
 
 def _misfit(lowered: Lowered, problem: str) -> ModelError:

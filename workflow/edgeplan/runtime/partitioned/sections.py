@@ -80,12 +80,9 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """Steps, some of them in parts.
+    """Steps, some of them in parts that follow each other, copies of rows around the part that they are of.
 
-    Attributes:
-        ranged: the sub-steps; parts of a step follow each other, copies of rows stand around the part that they are of.
-        part: for each sub-step, the number of the part it belongs to.
-        layouts: of the parts of activations, and of copies of their rows.
+    `part` is the number of the part of each sub-step; layouts are of parts of activations, and of copies of their rows.
     """
 
     ranged: Ranged
@@ -319,11 +316,9 @@ class _Cutter:
     def _dense_tensor(self, step: Step, whole: str, dimension: Dimension, bounds: Range) -> str:
         shape, (start, stop) = self._given[whole], bounds
         count = stop - start
-        new = {
-            Dimension.batch: (count, *shape[1:]),
-            Dimension.rows: (count, shape[-1]),
-            Dimension.elements: (1, count),
-        }[dimension]
+        new = {Dimension.batch: (count, *shape[1:]), Dimension.rows: (count, shape[-1]), Dimension.elements: (1, count)}[
+            dimension
+        ]
         bytes_of = size_bytes(shape, self._layouts[whole], self._block)
         lengths = {Dimension.batch: shape[0], Dimension.rows: math.prod(shape[:-1]), Dimension.elements: math.prod(shape)}
         return self._named(step, whole, dimension, bounds, new, bytes_of // lengths[dimension] * start)

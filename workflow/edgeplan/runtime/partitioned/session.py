@@ -44,15 +44,10 @@ Times = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A sub-step on its lane: 0, the CPU's, or 1, the GPU's.
+    """A sub-step on its lane: 0, the CPU's, or 1, the GPU's; it starts when `needed` items of the other lane are done.
 
-    Attributes:
-        lane: where it runs.
-        needed: how many items of the other lane must be done before.
-        kernel: what runs on the GPU; the host's steps are those of its loop, in order.
-        name: of the sub-step.
-        moved_in, moved_out: regions of the arena that are moved before it, and behind it.
-        arena: where these lie; None where nothing is moved.
+    The host's steps are those of its loop, in order. Regions of the arena are moved before it and behind it; None where nothing
+    is.
     """
 
     lane: int
@@ -242,9 +237,12 @@ def synchronisation_of(cpu: Processor, gpu: Processor) -> tuple[Synchronisation,
     return Synchronisation.polling, "memory is shared while kernels run, and no core computes for both"
 
 
-def cannot_poll(why: str, where: str) -> DeviceError:
-    """The error where polling was asked for and cannot be."""
-    return DeviceError(f"the pair cannot poll: {why}", where=where, next_step="synchronise by events")
+def _agreed(cpu: Processor, gpu: Processor, asked: Synchronisation | None, where: str) -> Synchronisation:
+    """How two processors wait for each other: as asked, which polling may not be possible for, or the best way."""
+    best, why = synchronisation_of(cpu, gpu)
+    if asked == Synchronisation.polling != best:
+        raise DeviceError(f"the pair cannot poll: {why}", where=where, next_step="synchronise by events")
+    return asked or best
 
 
 class _Elsewhere(Executable):
@@ -281,11 +279,8 @@ class PairSession(Session):
     """A partition on two processors. It is used from the thread that made the processors, and closed before they are.
 
     Args:
-        cpu: runs the CPU's lane.
         gpu: runs the GPU's lane; the same as `cpu` where that one computes alone.
-        program: made for the CPU's blocks (`cpu.dnnl.info.block`).
-        placed: where and when its steps run.
-        weights: of the program.
+        program, placed, weights: made for the CPU's blocks (`cpu.dnnl.info.block`).
         folder: of the plan, or of the model.
         synchronisation: how the lanes wait for each other; None: the best that there is.
         limit_seconds: the longest wait for the other lane.
@@ -306,11 +301,8 @@ class PairSession(Session):
         synchronisation: Synchronisation | None = None,
         limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
-        best, why = synchronisation_of(cpu, gpu)
-        if synchronisation == Synchronisation.polling != best:
-            raise cannot_poll(why, program.model)
+        self.synchronisation = _agreed(cpu, gpu, synchronisation, program.model)
         super().__init__(program.inputs, folder)
-        self.synchronisation = synchronisation or best
         self.program, self.placed, self._gpu, self._weights = program, placed, gpu, weights
         self._failed, self._opened = False, ExitStack()
         self.arena = gpu.allocate(placed.arena_bytes)
@@ -445,13 +437,7 @@ class Handshake:
     median_us: float
 
 
-def handshake(
-    cpu: Host,
-    gpu: Processor,
-    synchronisation: Synchronisation,
-    runs: int = 200,
-    steps: int = 20,
-) -> Handshake:
+def handshake(cpu: Host, gpu: Processor, synchronisation: Synchronisation, runs: int = 200, steps: int = 20) -> Handshake:
     """Measure the handshake of a pair: both processors run a step side by side, and start the next when both are done.
 
     The time of a run counts from the CPU's first step to its last; what a run takes to begin and to
@@ -462,10 +448,8 @@ def handshake(
     nothing = zero_words(steps * loops.ITEM_WORDS)
     nothing[loops.FIRST :: loops.ITEM_WORDS] = nothing[loops.END :: loops.ITEM_WORDS] = [1] * steps  # prepared, without calls
     loop = Loop(cpu.dnnl.info.path, cpu.worker.stream.value, nothing)
-    kind = PollingLanes if synchronisation == Synchronisation.polling else EventLanes
-    best, why = synchronisation_of(cpu, gpu)
-    if synchronisation == Synchronisation.polling != best:
-        raise cannot_poll(why, "the handshake")
+    polled = _agreed(cpu, gpu, synchronisation, "the handshake") == Synchronisation.polling
+    kind = PollingLanes if polled else EventLanes
     lanes, times = kind(cpu, gpu, items, loop, LIMIT_SECONDS), np.zeros((len(items), 2), np.int64)
     found = []
     for _ in range(runs + 1):  # the first one has kernels built

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -251,82 +252,59 @@ def dimension_of(step: Step, dimension: Dimension) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SampledOperator:
-    """An operator that is sampled over a dimension.
-
-    Attributes:
-        operator, dimension: by the paper's names.
-        sizes: name of the setting that says at which.
-        build: the graph at a size.
-    """
+    """An operator that is sampled over a dimension, both by the paper's names; `build` makes the graph at a size."""
 
     operator: str
     dimension: str
-    sizes: str
     build: Callable[[int], Exported]
 
     def at(self, settings: EopSettings) -> Sequence[int]:
         """Return the sizes that settings say."""
-        found: Sequence[int] = getattr(settings, self.sizes)
+        found: Sequence[int] = getattr(settings, _SIZES[self.dimension])
         return found
 
 
-def _alone(
-    op_type: str, shape: Callable[[int], tuple[int, ...]], kind: str = "plain", **attributes: object
-) -> Callable[[int], Exported]:
-    """A graph of an operator, `REPEATS` times, each on an input of its own."""
+_SIZES = {BATCH: "batches", HW: "heights", PRODUCT: "widths"}
+_Shape = Callable[[int], tuple[int, ...]]
 
-    def build(size: int) -> Exported:
-        b = ExportBuilder(f"{op_type} at {size}")
-        own = shape(size)
-        outputs: dict[str, str] = {}
-        for k in range(REPEATS):
-            x = b.input(f"x{k}", own)
-            scope = f"/{k}"
-            if kind == "pair":
-                made = [b.node(op_type, [x, b.input(f"z{k}", own)], scope, **attributes)]
-            elif kind == "parts":
-                made = list(b.nodes(op_type, [x], 4, scope, **attributes))
-            elif kind == "window":
-                made = [
-                    b.node(op_type, [x, b.weight(f"w{k}", (64, own[1], 3, 3), 0.05), b.bias(scope, 64)], scope, **attributes)
-                ]
-            elif kind == "matrix":
-                weight = b.weight(f"w{k}", (own[-1], own[-1]), 0.05)
-                made = [b.node(op_type, [x, weight, b.bias(scope, own[-1])], scope, **attributes)]
-            else:
-                made = [b.node(op_type, [x], scope, **attributes)]
-            outputs |= {f"y{k}_{place}": tensor for place, tensor in enumerate(made)}
-        return b.build(outputs)
 
-    return build
+def _alone(op_type: str, kind: str, attributes: Mapping[str, object], shape: _Shape, size: int) -> Exported:
+    """A graph of an operator at a size, `REPEATS` times, each on an input of its own."""
+    b, own, outputs = ExportBuilder(f"{op_type} at {size}"), shape(size), dict[str, str]()
+    for k in range(REPEATS):
+        scope, given = f"/{k}", [b.input(f"x{k}", own)]
+        if kind == "pair":
+            given.append(b.input(f"z{k}", own))
+        elif kind == "window":
+            given += [b.weight(f"w{k}", (64, own[1], 3, 3), 0.05), b.bias(scope, 64)]
+        elif kind == "matrix":
+            given += [b.weight(f"w{k}", (own[-1], own[-1]), 0.05), b.bias(scope, own[-1])]
+        made = b.nodes(op_type, given, 4 if kind == "parts" else 1, scope, **attributes)
+        outputs |= {f"y{k}_{place}": tensor for place, tensor in enumerate(made)}
+    return b.build(outputs)
 
 
 #: Hidden units, inputs of gates, and features of transformers.
 _UNITS, _GATES, _FEATURES = 64, 256, 768
-_PADS = [1, 1, 1, 1]
-SAMPLED: tuple[SampledOperator, ...] = (
-    SampledOperator(
-        "conv2d", BATCH, "batches", _alone("Conv", lambda n: (n, 64, 28, 28), "window", kernel_shape=[3, 3], pads=_PADS)
-    ),
-    SampledOperator(
-        "conv2d", HW, "heights", _alone("Conv", lambda n: (1, 64, n, n), "window", kernel_shape=[3, 3], pads=_PADS)
-    ),
-    SampledOperator("relu", BATCH, "batches", _alone("Relu", lambda n: (n, 64, 28, 28))),
-    SampledOperator("relu", HW, "heights", _alone("Relu", lambda n: (1, 64, n, n))),
-    SampledOperator("dense", BATCH, "batches", _alone("Gemm", lambda n: (n, _FEATURES), "matrix")),
-    SampledOperator("dense", PRODUCT, "widths", _alone("Gemm", lambda n: (n, n), "matrix")),
-    SampledOperator("sigmoid", BATCH, "batches", _alone("Sigmoid", lambda n: (n, _UNITS))),
-    SampledOperator("sigmoid", HW, "heights", _alone("Sigmoid", lambda n: (1, n))),
-    SampledOperator("tanh", BATCH, "batches", _alone("Tanh", lambda n: (n, _UNITS))),
-    SampledOperator("tanh", HW, "heights", _alone("Tanh", lambda n: (1, n))),
-    SampledOperator("add", BATCH, "batches", _alone("Add", lambda n: (n, _UNITS), "pair")),
-    SampledOperator("add", HW, "heights", _alone("Add", lambda n: (1, n), "pair")),
-    SampledOperator("multiply", BATCH, "batches", _alone("Mul", lambda n: (n, _UNITS), "pair")),
-    SampledOperator("multiply", HW, "heights", _alone("Mul", lambda n: (1, n), "pair")),
-    SampledOperator("concatenate", BATCH, "batches", _alone("Concat", lambda n: (n, _UNITS), "pair", axis=1)),
-    SampledOperator("split", BATCH, "batches", _alone("Split", lambda n: (n, _GATES), "parts", axis=1)),
-    SampledOperator("split", HW, "heights", _alone("Split", lambda n: (16, 4 * n), "parts", axis=1)),
-    SampledOperator("transpose", HW, "heights", _alone("Transpose", lambda n: (n, n), perm=[1, 0])),
+_IMAGES: Mapping[str, _Shape] = {BATCH: lambda n: (n, 64, 28, 28), HW: lambda n: (1, 64, n, n)}
+_ROWS: Mapping[str, _Shape] = {BATCH: lambda n: (n, _UNITS), HW: lambda n: (1, n)}
+#: By operator: its ONNX type, what it reads, its attributes, and the shape of its input at a size, by dimension.
+_OPERATORS: Mapping[str, tuple[str, str, Mapping[str, object], Mapping[str, _Shape]]] = {
+    "conv2d": ("Conv", "window", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, _IMAGES),
+    "relu": ("Relu", "plain", {}, _IMAGES),
+    "dense": ("Gemm", "matrix", {}, {BATCH: lambda n: (n, _FEATURES), PRODUCT: lambda n: (n, n)}),
+    "sigmoid": ("Sigmoid", "plain", {}, _ROWS),
+    "tanh": ("Tanh", "plain", {}, _ROWS),
+    "add": ("Add", "pair", {}, _ROWS),
+    "multiply": ("Mul", "pair", {}, _ROWS),
+    "concatenate": ("Concat", "pair", {"axis": 1}, {BATCH: _ROWS[BATCH]}),
+    "split": ("Split", "parts", {"axis": 1}, {BATCH: lambda n: (n, _GATES), HW: lambda n: (16, 4 * n)}),
+    "transpose": ("Transpose", "plain", {"perm": [1, 0]}, {HW: lambda n: (n, n)}),
+}
+SAMPLED = tuple(
+    SampledOperator(operator, dimension, partial(_alone, op_type, kind, attributes, shape))
+    for operator, (op_type, kind, attributes, shapes) in _OPERATORS.items()
+    for dimension, shape in shapes.items()
 )
 
 

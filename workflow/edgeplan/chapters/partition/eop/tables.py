@@ -31,13 +31,10 @@ _SHOWN = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, OURS)
 
 @dataclass(frozen=True)
 class EopEvidence:
-    """Evidence holds the rows of the stage.
+    """Rows of the stage, as `stages.partition_eop.COLUMNS` names them.
 
-    Attributes:
-        pair, environment: name of the pair, and its machine.
-        sampled: operator, dimension, size, side, us.
-        sweeps: `sweeps.SWEEP` with name, operator, of_paper, refused, model, figure, setting, value.
-        plans, key: one row a model and way, and of key operators: `stages.partition_eop.COLUMNS`, with the same labels.
+    All but `sampled` are labelled with model, figure, setting and value; there is one row a model and way in `plans`, and one a
+    key operator in `key`.
     """
 
     pair: str

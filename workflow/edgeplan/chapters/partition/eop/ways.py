@@ -60,13 +60,10 @@ WAYS = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, CONDITION_1, CONDITION_2, OU
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way is a plan with its prediction.
+    """A plan with its prediction: what its planner says (of EOP AT, equation 4), and what a simulation takes.
 
-    Attributes:
-        ratios: of the operators that EOP splits: over what, and the CPU's share in steps of .01; options are the nearest
-            that were measured.
-        predicted_ms: what its planner says: EOP's AT (equation 4), else what a simulation takes.
-        gap: how far it may be from the optimum; of our plans alone.
+    `ratios` are of the operators that EOP splits: over what, and the CPU's share in steps of .01; options are the nearest that
+    were measured. `gap` is how far our plan may be from the optimum.
     """
 
     choice: Choice

@@ -31,12 +31,7 @@ _SEVERAL = 2
 _OPERATORS = ("operators", "operators_alone")
 _SLOWER = "partition.slower_than_best_models"
 _BARS = (
-    Bar(
-        _SLOWER,
-        "models whose checked plan is over 2 % slower than another way on fresh runs, for certain",
-        high=0,
-        aim="0",
-    ),
+    Bar(_SLOWER, "models whose checked plan is over 2 % slower than another way on fresh runs, for certain", high=0, aim="0"),
     Bar("partition.seconds_to_checked_plan", "s to a checked plan, largest", high=60, aim="20"),
     Bar("partition.swept_within_15pct", "plans for both within 15 % of what their sweep says", low=0.85, aim="0.95"),
     Bar("partition.written_within_15pct", "plans within 15 % of what they say, ten minutes later", low=0.85, aim="0.95"),

@@ -40,17 +40,13 @@ class PartitionEvidence:
     """Rows of the stage `partition`.
 
     Attributes:
-        pair: its name.
-        errors: of the predictors, `learning.training.Trained.errors`.
-        importance: likewise.
+        errors, importance: of the predictors, as `learning.training.Trained` has them.
         layers: one row a layer and way: kind, name, way, channels (of the CPU, as measured), now (as the present predictors
             choose), outputs, us.
-        models: one row a model and way: model, way, median_ms, repeat (one half of the runs over the other), predicted_ms,
-            peak_mib, cpu_ms, error, tolerance, splits, steps, plan_seconds, plan_gap, reason; of our plan now_ms and
-            now_splits, the prediction and the splits of the plan that the present predictors lead to.
+        models: one row a model and way, with the columns of `measuring.rows`; repeat is one half of the runs over the other; of
+            our plan now_ms and now_splits, what the present predictors lead to.
         handshakes: synchronisation, least_us, median_us, note.
-        curves: of figures: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors
-            say.
+        curves: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors say.
         environment: of the machine, with the rules' counts of layers.
     """
 

@@ -111,13 +111,12 @@ LINEAR_REGRESSION, NETWORK = "linear regression", "network"
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Training gives predictors and their errors.
+    """Predictors to plan by, and their errors.
 
     Attributes:
-        predictors: to plan by.
         errors: for every sample and predictor: side, kind, predictor, implementation, measured_us, predicted_us, split
             ("training", "test").
-        importance: gain of every feature, by kind and implementation: of the GPU's predictors with dispatch features.
+        importance: gain of every feature, by kind and implementation, of the GPU's predictors with dispatch features.
         beside: the predictors on shapes alone of the GPU, by name and kind.
     """
 
@@ -141,13 +140,7 @@ def layers_of(frame: pd.DataFrame) -> list[LayerShape]:
 
 
 def train_pair(
-    samples: pd.DataFrame,
-    dispatcher: Dispatcher,
-    about: Mapping[str, Any],
-    *,
-    trials: int,
-    test_share: float,
-    seed: int,
+    samples: pd.DataFrame, dispatcher: Dispatcher, about: Mapping[str, Any], *, trials: int, test_share: float, seed: int
 ) -> Trained:
     """Train on all samples but a held-out share."""
     trees: dict[tuple[str, str, str, str], Trees] = {}

@@ -37,13 +37,7 @@ LACKING = "rows of this pair are lacking"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An opened pair is at work.
-
-    Attributes:
-        processors: by lane; the first one is the host.
-        synchronisation: how they wait for each other, as the file asks.
-        why: it is that.
-    """
+    """The two processors of a pair at work, the host first; how they wait for each other, and why it is that."""
 
     pair: PairFile
     processors: tuple[Host, Processor]
@@ -95,10 +89,8 @@ class Opened:
 def about_pair(pair: PairFile, rows: Path) -> dict[str, Any]:
     """Return what rows of a pair are of, as it is written beside them; of stored rows where nothing may be measured.
 
-    Returns:
-        earlier (the same of other machines and drivers, where rows of such are stored); identity (`Opened.identity`), numbers
-         (`Processor.numbers`), versions and names of both processors, synchronisation and
-        why they wait so, environment of the machine.
+    It tells the properties of `Opened`, the environment of the machine, and as `earlier` the same of other machines and drivers
+    whose rows are stored.
     """
     path = rows / _ABOUT
     if stored_rows_only():
@@ -120,8 +112,7 @@ def about_pair(pair: PairFile, rows: Path) -> dict[str, Any]:
 def identities(pair: PairFile, about: Mapping[str, Any]) -> dict[str, tuple[list[Any], Mapping[str, Any]]]:
     """List what rows of checked plans are of, the present machine and drivers first: of one machine, or of all of its kind.
 
-    Returns:
-        By a short digest of it: what the rows' keys hold, and the part of `about` that tells it.
+    By a short digest of it: what the rows' keys hold, and the part of `about` that tells it.
     """
     found: dict[str, tuple[list[Any], Mapping[str, Any]]] = {}
     for one in (about, *about.get("earlier", ())):

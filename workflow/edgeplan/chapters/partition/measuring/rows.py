@@ -102,12 +102,8 @@ class PartitionRows:
     ) -> pd.DataFrame:
         """The rows of something, measured where they are not stored, or were measured beside other work that has left.
 
-        Args:
-            kind: in `COLUMNS`.
-            what: decides them, besides the pair and the protocol; no plan, which the rows themselves hold.
-            measure: gives them, this machine to itself.
-            as_planned: tells whether stored rows are of the present plan; those of another one count where nothing may be
-                measured.
+        `what` decides them, besides the pair and the protocol; it holds no plan. Stored rows are of the present one if
+        `as_planned` says so; those of another one count where nothing may be measured.
         """
         if stored_rows_only():
             if (kept := self.stored(kind, what)) is None:

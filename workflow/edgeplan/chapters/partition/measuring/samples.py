@@ -69,12 +69,9 @@ _FENCE = ChainPlace(_FENCE_LAYER, _FENCE_LAYER.outputs)
 
 @dataclass(frozen=True, slots=True)
 class ChainTimes:
-    """Times of a chain are those of its steps.
+    """Times of the steps of a chain, us (runs, steps), and their implementations on both processors, "" where there is no part.
 
-    Attributes:
-        us: of each step in each run (runs, steps): of a whole one its own time, of a split one from the start of both parts
-            until the CPU knows that the GPU is done.
-        implementations: of each step on the CPU and on the GPU, "" where it has no part.
+    Of a whole step it is its own time, of a split one from the start of both parts until the CPU knows that the GPU is done.
     """
 
     us: Floats
@@ -225,12 +222,7 @@ _LEFT_OUT = ("reshape",)
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples are layers and other steps with their times.
-
-    Attributes:
-        frame: all samples, with the columns `training.SAMPLE`; times as on a machine at its median speed.
-        anchors_us: median over chains of the time of each of `layers.ANCHORS`, by processor.
-    """
+    """All samples (`training.SAMPLE`), as on a machine at its median speed; by processor the median time of each anchor, us."""
 
     frame: pd.DataFrame
     anchors_us: dict[str, tuple[float, ...]]

@@ -45,13 +45,7 @@ _PROCESSES, _TURNS = 3, 5
 
 @dataclass(frozen=True, slots=True)
 class WrittenPlan:
-    """A written plan waits to be run again.
-
-    Attributes:
-        since: when it was written, by `time.monotonic`.
-        written_ms: what it takes, as it says.
-        unscaled_ms: the same without the factor from running it.
-    """
+    """A plan that waits to be run again: when it was written, and what it says that it takes, also without its factor."""
 
     folder: Path
     since: float
@@ -83,8 +77,7 @@ def checked_rows(
 ) -> tuple[pd.DataFrame, WrittenPlan | None]:
     """Plan a model by its own sweep, then run all ways once more: a row for each, with the columns of `rows.CHECKED`.
 
-    Returns:
-        The rows, and the plan; None where there is none.
+    With the rows comes the plan; None where there is none.
     """
     written = None
     rows: list[dict[str, Any]] = []

@@ -234,11 +234,7 @@ class _Run:
         """Return what EOP's algorithms make of costs that the pair's predictors give."""
         with opened(self.pair) as pair:
             costs = model_costs(
-                subject.lowered,
-                subject.layouts,
-                self.predictors,
-                names=pair.names,
-                synchronisation=pair.synchronisation,
+                subject.lowered, subject.layouts, self.predictors, names=pair.names, synchronisation=pair.synchronisation
             )
         way = as_predicted(costs.costs)
         return way, at_ratios(subject, costs.block, costs.assignments(way.choice), way.ratios)
