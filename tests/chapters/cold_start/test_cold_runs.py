@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,15 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.model_file import model_files
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process import worker
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.starts import prepare_offline, run_cold
+from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.measurement.settings import TimeBudget
 from edgeplan.support.files import stamp
 from edgeplan.support.workers import ColdRunError
 from edgeplan.testing.engines import own_modules
+from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 LANE = "processes"  # see tests/conftest.py
 KNOBS = ColdSettings(settings=("onnxruntime", "onnxruntime-prepacked"), threads=(1, 2), repeats=3)
@@ -182,31 +186,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_onnx(b.build(x, b.fc(line, 5)), tmp_path_factory.mktemp("model") / "tiny.onnx")
 
 
+def _job(model: Path, **more: Any) -> RunJob:
+    base = {"setting": "onnxruntime", "threads": 1, "inputs": INPUTS, "state": "cached"}
+    return RunJob.model_validate(base | {"artefact": Artefact(main=model, files=(model,))} | more)
+
+
 @pytest.fixture(scope="module")
 def reference(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("reference") / "outputs.npz"
-    job = PrepareJob(setting="onnxruntime", threads=1, model=model, inputs=INPUTS, folder=path.parent)
-    artefact = prepare_offline(job).artefact
-    assert artefact is not None
-    run_cold(RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=INPUTS, state="cached", save_outputs=path))
+    run_cold(_job(model, save_outputs=path))
     return path
 
 
 def test_a_crashing_worker_gives_one_clear_error(model: Path) -> None:
     broken = model.with_name("broken.onnx")
     broken.write_bytes(b"not a model")
-    artefact = Artefact(main=broken, files=(broken,))
     with pytest.raises(ColdRunError, match=r"(?s)onnxruntime on broken\.onnx: .*exit code 1.*(?:INVALID_PROTOBUF|Protobuf)"):
-        run_cold(RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=INPUTS, state="cached"))
+        run_cold(_job(broken))
 
 
-def test_eviction_shows_in_the_bytes_a_run_reads(model: Path, tmp_path: Path) -> None:
-    job = PrepareJob(setting="onnxruntime", threads=1, model=model, inputs=INPUTS, folder=tmp_path)
-    artefact = prepare_offline(job).artefact
-    assert artefact is not None
-    base = {"setting": "onnxruntime", "threads": 1, "artefact": artefact, "inputs": INPUTS, "cpus": (0,)}
-    cached = run_cold(RunJob.model_validate(base | {"state": "cached"}))
-    evicted = run_cold(RunJob.model_validate(base | {"state": "evicted"}))
+def test_eviction_shows_in_the_bytes_a_run_reads(model: Path) -> None:
+    cached, evicted = (run_cold(_job(model, cpus=(0,), state=state)) for state in ("cached", "evicted"))
     assert (cached.cached_before, cached.state_reached) == (1.0, True)
     if not evicted.state_reached:
         pytest.skip("this file system keeps its pages")
@@ -217,20 +217,16 @@ def test_eviction_shows_in_the_bytes_a_run_reads(model: Path, tmp_path: Path) ->
 
 
 def test_a_run_that_is_asked_to_looks_at_its_processors(model: Path) -> None:
-    base = {"setting": "onnxruntime", "threads": 1, "inputs": INPUTS, "cpus": (0,), "state": "cached"}
-    artefact = Artefact(main=model, files=(model,))
-    asked = run_cold(RunJob.model_validate(base | {"artefact": artefact, "usual_us": 1e9}))
-    assert 0 < asked.interference < 1e-3
-    assert run_cold(RunJob.model_validate(base | {"artefact": artefact})).interference == 1.0, "not asked"
+    assert 0 < run_cold(_job(model, cpus=(0,), usual_us=1e9)).interference < 1e-3
+    assert run_cold(_job(model, cpus=(0,))).interference == 1.0, "not asked"
 
 
 def test_a_killed_worker_names_its_signal(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # an engine that dies in native code: a module of its name that ends its own process
     (tmp_path / "onnxruntime.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    job = RunJob(setting="onnxruntime", threads=1, artefact=Artefact(main=model, files=(model,)), inputs=INPUTS, state="cached")
     with pytest.raises(ColdRunError, match="was ended by SIGSEGV") as caught:
-        run_cold(job)
+        run_cold(_job(model))
     assert "\n" not in caught.value.reason
 
 
@@ -239,10 +235,16 @@ def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp
     artefact = prepare_offline(job).artefact
     assert artefact is not None
     artefact.companions["cache"].write_bytes(b"")
-    run = RunJob(setting="litert-cached", threads=1, artefact=artefact, inputs=INPUTS, state="cached")
-    result = run_cold(run)
+    result = run_cold(RunJob(setting="litert-cached", threads=1, artefact=artefact, inputs=INPUTS, state="cached"))
     assert result.cold_ms is None
     assert "cache" in result.reason or "again" in result.reason
+
+
+def test_what_is_started_once_gets_inputs_of_the_types_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = save_workload(WORKLOADS["lstm"](), tmp_path / "lstm.onnx", 0)
+    monkeypatch.setattr(worker, "setting", lambda name: replace(SETTINGS[name], starts_once=True))
+    job = PrepareJob(setting="onnxruntime", threads=1, model=tokens, inputs=inputs_of(tokens).shapes, folder=tmp_path)
+    assert not worker.prepare(job).reason
 
 
 @pytest.mark.long
@@ -290,10 +292,8 @@ def test_stock_settings_agree_with_onnxruntime_and_find_the_files_that_a_model_n
 
 
 def test_a_process_that_hangs_is_ended(model: Path) -> None:
-    artefact = Artefact(main=model, files=(model,))
-    job = RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=INPUTS, state="cached", warm_runs=100_000)
     with pytest.raises(ColdRunError, match=r"no result within 0\.01 s"):
-        run_cold(job, timeout_seconds=0.01)
+        run_cold(_job(model, warm_runs=100_000), timeout_seconds=0.01)
 
 
 @pytest.mark.long

@@ -25,8 +25,7 @@ def random_inputs(
 ) -> dict[str, Array]:
     """Draw seeded inputs in [0.05, 1): no zeros, no denormals. The values are those that measured engines get.
 
-    Inputs of other types than float32 are 0 and 1, or, where a limit is known that they stay below, indices of an axis of that
-    size.
+    Inputs of other `types` are 0 or 1, or `below` a limit where it is known: they are indices of an axis of that size.
     """
     rng = np.random.default_rng(seed)
 

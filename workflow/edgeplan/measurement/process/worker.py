@@ -1,9 +1,7 @@
 """Executes one job in a process of its own, `python -m edgeplan.measurement.process.worker`: JSON on stdin and stdout.
 
 With `--fork` it takes one job a line, each done by a child of this process, which has imported everything and loaded no
-library.
-
-Engines write to stdout as they please, so the worker keeps the real stdout to itself and sends theirs to stderr.
+library. What engines write to stdout goes to stderr.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import map_code, prepare_machine
+from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.support import lifeline
 from edgeplan.support.own_process import take_stdout
 from edgeplan.support.subprocesses import ending
@@ -108,7 +107,9 @@ def prepare(job: PrepareJob) -> PrepareResult:
 
 def _started_once(job: PrepareJob, artefact: Artefact) -> Artefact:
     """Start the program once, and name what it has left among the files that the next one reads."""
-    with Program(job.setting, artefact, random_inputs(job.inputs, 0), threads=job.threads) as program:
+    known = inputs_of(job.model)
+    inputs = random_inputs(job.inputs, 0, known.types, known.below)
+    with Program(job.setting, artefact, inputs, threads=job.threads) as program:
         program.go()
     left = [path for path in artefact.companions.values() if path not in artefact.files]
     if missing := [path.name for path in left if not path.is_file()]:
