@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import make_kernel
+from edgeplan.graph.kinds import kind as kind_of
 from edgeplan.graph.kinds import operator_macs
 from edgeplan.graph.onnx.read import from_onnx, load_onnx
 from edgeplan.graph.onnx.write import to_onnx
+from edgeplan.runtime.lowering import lower
 
 # Damaged files.
 
@@ -239,22 +239,10 @@ def test_an_old_softmax_over_one_axis_stays_one() -> None:
     assert "axis" not in op.attributes
 
 
-def _config(graph: Graph) -> Any:
-    return make_kernel(graph, [graph.operators[0].name]).config
-
-
-def test_a_convolution_over_a_line_folds_into_one_over_an_image() -> None:
-    line = from_onnx(model([conv(pads=[2, 1], strides=[2])], [weight("w", 6, 4, 5)], (1, 4, 32)))
-    image = from_onnx(model([conv(pads=[2, 0, 1, 0], strides=[2, 1])], [weight("w", 6, 4, 5, 1)], (1, 4, 32, 1)))
-    assert line.shape("y") == image.shape("y")[:3] == (1, 6, 16)
-    assert _config(line) == _config(image)
-
-
 def test_windows_over_volumes_are_a_kind_of_their_own() -> None:
     given = model([conv(strides=[1, 2, 3], pads=[0, 1, 2, 1, 1, 0])], [weight("w", 6, 4, 1, 3, 5)], (1, 4, 8, 9, 10))
     graph = from_onnx(given)
-    config = make_kernel(graph, [op.name for op in graph.operators]).config
-    assert (config.kind, config.kernel_h, config.kernel_w, config.stride_w, config.pad_left) == ("conv3d", 1, 15, 6, 3)
+    assert kind_of(graph, graph.operators[0]) == "conv3d"
     assert operator_macs(graph, graph.operators[0]) == graph.tensors["y"].elements * 4 * 15
 
 
@@ -356,10 +344,11 @@ def test_declared_shapes_that_contradict_the_operators() -> None:
 def test_padding_by_a_mode_wins_over_pads_of_zero() -> None:
     graph = from_onnx(model([conv(auto_pad="SAME_UPPER", pads=[0, 0, 0, 0])], [W]))
     assert graph.shape("y") == (1, 6, 8, 8)
-    assert (_config(graph).pad_top, _config(graph).pad_bottom) == (1, 1)
+    (step,) = lower(graph).steps
+    assert (step.settings["pads_before"], step.settings["pads_after"]) == ((1, 1), (1, 1))
 
 
 def test_a_transposition_without_axes_reverses_them() -> None:
     graph = from_onnx(model([node("Transpose", ["x"], ["y"])], shape=(1, 2, 3, 4)))
     assert graph.shape("y") == (4, 3, 2, 1)
-    assert _config(graph).permutation == "3210"
+    assert graph.operators[0].attributes["perm"] == (3, 2, 1, 0)

@@ -74,7 +74,7 @@ class Saved:
     """A model as a file, with inputs."""
 
     def __init__(self, workload: Workload, folder: Path) -> None:
-        written = to_onnx(workload, 1) if isinstance(workload, Graph) else workload.to_onnx(1)
+        written = to_onnx(workload, 1) if isinstance(workload, Graph) else workload.seeded(1).whole()
         self.path = SeededModel(written).save(folder / "model.onnx")
         self.graph, self.lowered = read_model(self.path)
         rng = np.random.default_rng(2)

@@ -179,7 +179,7 @@ def test_the_papers_form_covers_both_poolings() -> None:
     ("rules", "table"), [(VPU, UNFUSED_SUM), (GPU, FUSED_SUM), (CPU, UNFUSED_SUM)], ids=["VPU", "GPU", "CPU"]
 )
 def test_kernels_of_resnet18(rules: dict[str, bool | int], table: dict[str, int]) -> None:
-    found = Counter(kernel.config.type for kernel in split_kernels(FAMILIES["resnet"].base(), paper_rules(rules)))
+    found = Counter(kernel.type for kernel in split_kernels(FAMILIES["resnet"].base(), paper_rules(rules)))
     found["avgpool"] = found.pop("gap")  # the paper's avgpool is the global one
     flattens = found.pop("reshape")  # a view of the pooled tensor, which the paper's models do not have as an operator
     assert found == table

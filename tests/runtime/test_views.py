@@ -106,7 +106,7 @@ def test_attention_of_any_size(
     for step in lowered.steps:
         assert list(step.members) == sorted(step.members, key=order.__getitem__)
         kinds = {"eltwise": "relu", "matmul": "matmul", "softmax": "softmax"}
-        assert make_kernel(graph, step.members).config.kind == kinds[step.kind]
+        assert make_kernel(graph, step.members).kind == kinds[step.kind]
 
 
 def test_large_products_are_not_of_the_reference_implementation(dnnl: Dnnl, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 
@@ -28,7 +29,6 @@ from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.chapters.registry import Params, load_params
 from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.kinds import graph_macs
 from edgeplan.graph.simplify import simplify
 from edgeplan.support.frames import write_parquet
@@ -196,5 +196,5 @@ def test_the_stage_writes_models_that_are_read_again(tmp_path: Path, monkeypatch
     written = pd.read_parquet(prior)
     shapes = conv_shapes([simplify(prior_models()["alexnet"]())])
     assert written["count"].sum() == shapes.total()
-    assert {KernelConfig.from_json(text).kernel_h for text in written["config"]} == {s.kernel for s in shapes}
+    assert {json.loads(text).get("kernel_h", 1) for text in written["config"]} == {s.kernel for s in shapes}
     assert pd.read_csv(costs)["variants"].tolist() == [2, 2]

@@ -102,7 +102,6 @@ def _resized(step: Step, mode: str) -> _Taps:
 
 
 def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:
-    """Return weights of pixels that lie so far from a place; any shape."""
     far = np.polynomial.Polynomial((-4 * a, 8 * a, -5 * a, a))(distances)
     near = np.polynomial.Polynomial((1, 0, -(a + 3), a + 2))(distances)
     return np.where(distances <= 1, near, np.where(distances < 2, far, 0))  # where the filter ends

@@ -55,15 +55,10 @@ class GraphBuilder:
         return sum(op.op_type in op_types for op in self._operators)
 
     def _op(
-        self,
-        op_type: str,
-        inputs: Sequence[str],
-        shapes: Sequence[Shape],
-        *,
-        weights: Mapping[str, Shape] = MappingProxyType({}),
-        attributes: Mapping[str, Attribute] = MappingProxyType({}),
+        self, op_type: str, inputs: Sequence[str], shapes: Sequence[Shape], *,
+        weights: Mapping[str, Shape] = MappingProxyType({}), attributes: Mapping[str, Attribute] = MappingProxyType({}),
         name: str = "",
-    ) -> tuple[str, ...]:
+    ) -> tuple[str, ...]:  # fmt: skip
         name = name or f"{op_type.lower()}_{len(self._operators)}"
         outputs = (name,) if len(shapes) == 1 else tuple(f"{name}_{i}" for i in range(len(shapes)))
         weight_names = tuple(f"{name}.{suffix}" for suffix in weights)
@@ -77,39 +72,22 @@ class GraphBuilder:
         return outputs
 
     def conv(
-        self,
-        x: str,
-        out_channels: int,
-        kernel: Size,
-        stride: int = 1,
-        *,
-        groups: int = 1,
-        pad: Padding | None = None,
-        dilation: int = 1,
-        bias: bool = False,
-        name: str = "",
-    ) -> str:
+        self, x: str, out_channels: int, kernel: Size, stride: int = 1, *, groups: int = 1, pad: Padding | None = None,
+        dilation: int = 1, bias: bool = False, name: str = "",
+    ) -> str:  # fmt: skip
         """2-D convolution; `pad=None` keeps the size at stride 1 ("same" for odd kernels)."""
         n, cin, h, w = self.shape(x)
         kh, kw = _pair(kernel)
         top, left, bottom, right = _sides((dilation * (kh - 1) // 2, dilation * (kw - 1) // 2) if pad is None else pad)
-        out = (
-            n,
-            out_channels,
-            conv_output_size(h, kh, stride, top + bottom, dilation),
-            conv_output_size(w, kw, stride, left + right, dilation),
-        )
-        weights: dict[str, Shape] = {"weight": (out_channels, cin // groups, kh, kw)}
-        if bias:
-            weights["bias"] = (out_channels,)
+        height = conv_output_size(h, kh, stride, top + bottom, dilation)
+        width = conv_output_size(w, kw, stride, left + right, dilation)
+        weights = {"weight": (out_channels, cin // groups, kh, kw)} | _bias(out_channels, bias)
         attributes: dict[str, Attribute] = {
-            "kernel_shape": (kh, kw),
-            "strides": (stride, stride),
-            "pads": (top, left, bottom, right),
-            "dilations": (dilation, dilation),
-            "group": groups,
-        }
-        return self._op("Conv", [x], [out], weights=weights, attributes=attributes, name=name)[0]
+            "kernel_shape": (kh, kw), "strides": (stride, stride), "pads": (top, left, bottom, right),
+            "dilations": (dilation, dilation), "group": groups,
+        }  # fmt: skip
+        shape = (n, out_channels, height, width)
+        return self._op("Conv", [x], [shape], weights=weights, attributes=attributes, name=name)[0]
 
     def dwconv(self, x: str, kernel: int, stride: int = 1, *, name: str = "") -> str:
         """Depthwise convolution (multiplier 1, "same" padding)."""
@@ -148,19 +126,12 @@ class GraphBuilder:
         n, c, h, w = self.shape(x)
         (kh, kw), (sh, sw) = _pair(kernel), _pair(stride)
         top, left, bottom, right = _sides(pad)
-        out = (
-            n,
-            c,
-            conv_output_size(h, kh, sh, top + bottom, ceil=ceil),
-            conv_output_size(w, kw, sw, left + right, ceil=ceil),
-        )
+        height = conv_output_size(h, kh, sh, top + bottom, ceil=ceil)
+        width = conv_output_size(w, kw, sw, left + right, ceil=ceil)
         attributes: dict[str, Attribute] = {
-            "kernel_shape": (kh, kw),
-            "strides": (sh, sw),
-            "pads": (top, left, bottom, right),
-            "ceil_mode": int(ceil),
-        }
-        return self._op(op_type, [x], [out], attributes=attributes, name=name)[0]
+            "kernel_shape": (kh, kw), "strides": (sh, sw), "pads": (top, left, bottom, right), "ceil_mode": int(ceil),
+        }  # fmt: skip
+        return self._op(op_type, [x], [(n, c, height, width)], attributes=attributes, name=name)[0]
 
     def maxpool(self, x: str, kernel: Size, stride: Size, pad: Padding = 0, *, ceil: bool = False, name: str = "") -> str:
         """Add a max pooling over windows."""
@@ -183,9 +154,7 @@ class GraphBuilder:
     def fc(self, x: str, out_features: int, *, bias: bool = True, name: str = "") -> str:
         """Fully connected layer on a 2-D input, as `Gemm` with transB."""
         n, cin = self.shape(x)
-        weights: dict[str, Shape] = {"weight": (out_features, cin)}
-        if bias:
-            weights["bias"] = (out_features,)
+        weights = {"weight": (out_features, cin)} | _bias(out_features, bias)
         return self._op("Gemm", [x], [(n, out_features)], weights=weights, attributes={"transB": 1}, name=name)[0]
 
     def concat(self, xs: Sequence[str], *, name: str = "") -> str:
@@ -238,14 +207,11 @@ class GraphBuilder:
         steps, batch, features = self.shape(x)
         directions, rows = 2 if bidirectional else 1, 4 * hidden
         weights: dict[str, Shape] = {
-            "input_weight": (directions, rows, features),
-            "recurrence_weight": (directions, rows, hidden),
+            "input_weight": (directions, rows, features), "recurrence_weight": (directions, rows, hidden),
             "bias": (directions, 2 * rows),
-        }
-        attributes: dict[str, Attribute] = {
-            "hidden_size": hidden,
-            "direction": "bidirectional" if bidirectional else "forward",
-        }
+        }  # fmt: skip
+        attributes: dict[str, Attribute] = {"hidden_size": hidden, "direction": "forward"}
+        attributes |= {"direction": "bidirectional"} if bidirectional else {}
         out = (steps, directions, batch, hidden)
         return self._op("LSTM", [x], [out], weights=weights, attributes=attributes, name=name)[0]
 
@@ -266,9 +232,19 @@ class GraphBuilder:
         """Return the softmax over the last axis."""
         return self._op("Softmax", [x], [self.shape(x)], attributes={"axis": -1}, name=name)[0]
 
-    def conv_bn(self, x: str, out_channels: int, kernel: int, stride: int = 1, *, groups: int = 1, act: str = "relu") -> str:
+    def conv_bn(
+        self, x: str, out_channels: int, kernel: Size, stride: int = 1, *, groups: int = 1, pad: Padding | None = None,
+        act: str = "relu",
+    ) -> str:  # fmt: skip
         """Conv, batch normalisation and, unless `act` is empty, an activation."""
-        return self.activation(self.bn(self.conv(x, out_channels, kernel, stride, groups=groups)), act)
+        return self.activation(self.bn(self.conv(x, out_channels, kernel, stride, groups=groups, pad=pad)), act)
+
+    def conv_act(
+        self, x: str, out_channels: int, kernel: Size, stride: int = 1, *, groups: int = 1, pad: Padding | None = None,
+        act: str = "relu",
+    ) -> str:  # fmt: skip
+        """Conv with a bias, and an activation."""
+        return self.activation(self.conv(x, out_channels, kernel, stride, groups=groups, pad=pad, bias=True), act)
 
     def build(self, *outputs: str) -> Graph:
         """Return the finished graph; its outputs are the named tensors."""
@@ -277,12 +253,15 @@ class GraphBuilder:
         )
 
 
+def _bias(size: int, wanted: bool) -> dict[str, Shape]:
+    return {"bias": (size,)} if wanted else {}
+
+
 def _pair(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
 def _sides(pad: Padding) -> tuple[int, int, int, int]:
-    """Return the padding at the top, left, bottom and right."""
     if isinstance(pad, tuple) and len(pad) == 4:  # two sides an axis, two axes
         return pad
     height, width = _pair(pad)

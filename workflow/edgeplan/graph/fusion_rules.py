@@ -160,7 +160,6 @@ class FusionRules(BaseModel):
         return bool(self._rule(f"{head}_{successor}", context, other) if chain is None else chain)
 
     def _rule(self, name: str, context: str, other: str | None) -> bool | None:
-        """Look a rule up in a context; None where there is no such rule."""
         for table in (self.inbound, self.pairs) if other is not None else (self.pairs,):
             if name in table:
                 rule = table[name]

@@ -57,10 +57,6 @@ def _sources(graph: Graph, tensor: str) -> Iterator[str]:
         if name in graph.inputs:
             yield name
         producer = graph.producer.get(name)
-        more = _read_by(producer) if producer is not None else ()
+        more = producer.operands[_HANDED_ON[producer.op_type]] if producer and producer.op_type in _HANDED_ON else ()
         waiting += [one for one in more if one not in seen]
         seen.update(more)
-
-
-def _read_by(op: Operator) -> tuple[str, ...]:
-    return op.operands[_HANDED_ON[op.op_type]] if op.op_type in _HANDED_ON else ()

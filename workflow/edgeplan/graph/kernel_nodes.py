@@ -270,8 +270,6 @@ def _read(config: NodeConfig) -> Graph:
 
 @dataclass
 class _Made:
-    """Holds what a graph of copies is made of so far."""
-
     operators: list[Operator] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
@@ -327,7 +325,6 @@ def _renamed(op: Operator, name: str, names: Mapping[str, str]) -> Operator:
 
 
 def _pointwise(name: str, before: tuple[int, ...], read: str, after: tuple[int, ...]) -> tuple[Operator, Tensor]:
-    """Return a convolution over channels alone, and its weight."""
     weight = Tensor(f"{name}.weight", (after[1], before[1], *(1 for _ in before[2:])))
     return Operator(name, "Conv", (read,), (name,), (weight.name,), {"kernel_shape": weight.shape[2:]}), weight
 

@@ -6,8 +6,6 @@ biases, batch normalisation, activations, pooling, additions and data movement c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.operators.elementwise import ACTIVATIONS
 from edgeplan.graph.operators.registry import SPECS
@@ -34,12 +32,7 @@ _LEARNABLE_BN_WEIGHTS = 2
 
 
 def operator_macs(graph: Graph, op: Operator) -> int:
-    """Multiply-adds of one operator: those of convolutions, products of matrices and recurrent layers, 0 for all else.
-
-    A convolution does (in / groups) x kernel_h x kernel_w multiply-adds per output element, a fully connected layer as many as
-    it has inputs, an LSTM 4 x hidden x (input + hidden) per step, sequence and direction (its gates' products; what joins the
-    gates is element-wise).
-    """
+    """Multiply-adds of one operator: those of convolutions, products of matrices and recurrent layers, 0 for all else."""
     macs = SPECS[op.op_type].macs
     return macs(graph, op) if macs else 0
 
@@ -65,8 +58,5 @@ def graph_memory_access_bytes(graph: Graph) -> int:
 
     A map that an operator reads twice counts twice; of a batch normalisation's weights the mean and variance count, too.
     """
-    return sum(_size_bytes(graph, (*op.inputs, *op.weights, *op.outputs)) for op in graph.operators)
-
-
-def _size_bytes(graph: Graph, names: Iterable[str]) -> int:
+    names = (name for op in graph.operators for name in (*op.inputs, *op.weights, *op.outputs))
     return sum(graph.tensors[name].size_bytes for name in names)

@@ -88,11 +88,9 @@ def _content(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise _no_model("a pipe or device", path, "save it to a file, and name that")
         if status.st_size > _LARGEST_FILE_BYTES:
-            raise ModelError(
-                "larger than 2 GB, which no ONNX file can be",
-                where=str(path),
-                next_step="save the weights beside the model: onnx.save(model, path, save_as_external_data=True)",
-            )
+            what = "larger than 2 GB, which no ONNX file can be"
+            next_step = "save the weights beside the model: onnx.save(model, path, save_as_external_data=True)"
+            raise ModelError(what, where=str(path), next_step=next_step)
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
             if found := file_kind(head, path):
@@ -153,11 +151,9 @@ def external_file(model: Path, location: str, needed: int, what: str) -> Path:
     try:
         real, roots = path.resolve(), {model.parent.resolve(), model.resolve().parent}
         if not any(real.is_relative_to(root) for root in roots):
-            raise ModelError(
-                f"{lies}, which is a symbolic link to {real}, outside the model's folder",
-                where=str(model),
-                next_step=f"copy the files themselves: cp -rL {shlex.quote(str(model.parent))} NEW_FOLDER",
-            )
+            what = f"{lies}, which is a symbolic link to {real}, outside the model's folder"
+            next_step = f"copy the files themselves: cp -rL {shlex.quote(str(model.parent))} NEW_FOLDER"
+            raise ModelError(what, where=str(model), next_step=next_step)
         if path.is_dir():
             raise ModelError(f"{lies}, which is a folder", where=str(model), next_step=_BESIDE)
         with path.open("rb") as file:

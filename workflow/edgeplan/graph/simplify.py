@@ -57,12 +57,16 @@ def batched(graph: Graph, name: str, batch: int) -> Graph:
         key: replace(tensor, shape=(batch, *tensor.shape[1:])) if key in made else tensor
         for key, tensor in graph.tensors.items()
     }
-    operators = tuple(_reshaped(op, batch) if op.op_type == "Reshape" else op for op in graph.operators)
+    operators = tuple(
+        replace(op, attributes={**op.attributes, "shape": (batch, *op.integers("shape", ())[1:])})
+        if op.op_type == "Reshape"
+        else op
+        for op in graph.operators
+    )
     return replace(graph, name=name, operators=operators, tensors=MappingProxyType(tensors))
 
 
 def _is_free(op: Operator, graph: Graph) -> bool:
-    """Tell whether an operator does the same to each image."""
     if op.op_type in _ALONG_AXIS:
         return op.integer("axis", 0) % len(graph.shape(op.outputs[0])) != 0
     if op.op_type == "Flatten":
@@ -72,7 +76,3 @@ def _is_free(op: Operator, graph: Graph) -> bool:
     if op.op_type == "Transpose":
         return op.integers("perm", (1,))[0] == 0
     return op.op_type in _FREE or (op.op_type == "Reshape" and op.integers("shape", ())[:1] == (1,))
-
-
-def _reshaped(op: Operator, batch: int) -> Operator:
-    return replace(op, attributes={**op.attributes, "shape": (batch, *op.integers("shape", ())[1:])})

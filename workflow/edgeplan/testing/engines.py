@@ -216,7 +216,7 @@ def require_mapped(graph: Graph, nodes: tuple[EngineNode, ...]) -> None:
         else:
             assert list(node.members) == sorted(node.members, key=order.__getitem__), node
             assert node.tensor == "", node
-            assert make_kernel(graph, node.members).config.kind
+            assert make_kernel(graph, node.members).kind
 
 
 def executed(engine: Engine, graph: Graph, folder: Path) -> tuple[EngineNode, ...]:

@@ -63,10 +63,6 @@ class Exported:
         sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
         return SeededModel(model, {name: partial(how.draw, name, sizes[name], seed) for name, how in self.weights.items()})
 
-    def to_onnx(self, seed: int = 0) -> onnx.ModelProto:
-        """Return the whole model, with the weights of a seed."""
-        return self.seeded(seed).whole()
-
 
 class ExportBuilder:
     """A builder makes a model node by node.

@@ -24,7 +24,7 @@ from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 from edgeplan.zoo.convolutional import resnet, squeezenet
 from edgeplan.zoo.family import published
 from edgeplan.zoo.separable import mnasnet, mobilenetv1, mobilenetv2
-from edgeplan.zoo.unseen import UNSEEN
+from edgeplan.zoo.unseen import UNSEEN, leaky
 
 #: Residual blocks of Darknet-53's stages (table 1 of the paper).
 DARKNET_53 = (1, 2, 8, 8, 4)
@@ -41,28 +41,24 @@ def yolov3(
     Its image is of `image` x `image`, a multiple of 32; `width` are the channels of the first convolution.
     """
     b = GraphBuilder(name, (1, 3, image, image))
-    x = _conv(b, b.input, width)
+    x = leaky(b, b.input, width)
     maps: list[str] = []
     for stage, count in enumerate(blocks):
         channels = width * 2 ** (stage + 1)
         x = b.conv_bn(x, channels, 3, 2, act="leakyrelu")
         for _ in range(count):
-            x = b.add(x, _conv(b, _conv(b, x, channels // 2, 1), channels))
+            x = b.add(x, leaky(b, leaky(b, x, channels // 2, 1), channels))
         maps.append(x)
     found, channels = list[str](), width * 16
     for beside in (maps[-2], maps[-3], ""):
         for _ in range(2):
-            x = _conv(b, _conv(b, x, channels, 1), 2 * channels)
-        x = _conv(b, x, channels, 1)
-        found.append(b.conv(_conv(b, x, 2 * channels), _ANCHORS * (_BOX + classes), 1, bias=True))
+            x = leaky(b, leaky(b, x, channels, 1), 2 * channels)
+        x = leaky(b, x, channels, 1)
+        found.append(b.conv(leaky(b, x, 2 * channels), _ANCHORS * (_BOX + classes), 1, bias=True))
         if beside:
             channels //= 2
-            x = b.concat([b.upsample(_conv(b, x, channels, 1)), beside])
+            x = b.concat([b.upsample(leaky(b, x, channels, 1)), beside])
     return b.build(*found)
-
-
-def _conv(b: GraphBuilder, x: str, channels: int, kernel: int = 3) -> str:
-    return b.conv_bn(x, channels, kernel, act="leakyrelu")
 
 
 #: A network of the zoo, or a model as an exporter writes it.

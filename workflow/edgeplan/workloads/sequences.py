@@ -97,7 +97,6 @@ def unrolled_language_model(
 
 
 def _weights(b: ExportBuilder, layer: int, widths: tuple[int, int], outputs: int) -> Weights:
-    """Add the weights of a layer: the matrix and the bias of its input and of its state."""
     bound = 1 / math.sqrt(widths[1])
     return [
         (b.weight(f"rnn.{role}_l{layer}", (width, outputs), bound), b.weight(f"rnn.{role}b_l{layer}", (outputs,), bound))
@@ -266,7 +265,6 @@ def _projected(b: ExportBuilder, x: str, shape: tuple[int, int, int], outputs: i
 
 
 def _dense(b: ExportBuilder, x: str, inputs: int, outputs: int, scope: str) -> str:
-    """Return a fully connected layer of two axes."""
     weights = b.weight(f"{scope}.weight", (outputs, inputs), math.sqrt(3 / inputs))
     return b.node("Gemm", [x, weights, b.bias(scope, outputs)], scope, transB=1)
 

@@ -101,7 +101,7 @@ def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530)
     The published model takes any multiple of 4; 320 is a line of about ten characters. Classes are characters and CTC's blank.
     """
     b = GraphBuilder(name, (1, 1, _HEIGHT, width))
-    x = b.relu(b.conv(b.input, _STEM, 5, 2, bias=True))
+    x = b.conv_act(b.input, _STEM, 5, 2)
     for channels, kernel, pad, normalised, pool in _LAYERS:
         x = b.conv(x, b.channels(x), kernel, groups=b.channels(x), pad=pad, bias=True)
         x = b.relu(b.bn(x) if normalised else x)
@@ -124,12 +124,12 @@ def _bidirectional(b: GraphBuilder, x: str, hidden: int, out: int) -> str:
 def caffe_alexnet(name: str = "caffe_alexnet") -> Graph:
     """Build AlexNet with its two groups (Krizhevsky et al., 2012) for 227 x 227 as in Caffe; its first layer does not pad."""
     b = GraphBuilder(name, (1, 3, 227, 227))
-    x = _conv(b, b.input, 96, 11, 4, pad=0)
+    x = b.conv_act(b.input, 96, 11, 4, pad=0)
     x = b.maxpool(b.lrn(x), 3, 2)
-    x = _conv(b, x, 256, 5, groups=2)
+    x = b.conv_act(x, 256, 5, groups=2)
     x = b.maxpool(b.lrn(x), 3, 2)
     for channels, groups in ((384, 1), (384, 2), (256, 2)):
-        x = _conv(b, x, channels, 3, groups=groups)
+        x = b.conv_act(x, channels, 3, groups=groups)
     x = b.flatten(b.maxpool(x, 3, 2))
     for _ in range(2):
         x = b.relu(b.fc(x, 4096))
@@ -139,36 +139,25 @@ def caffe_alexnet(name: str = "caffe_alexnet") -> Graph:
 def caffe_googlenet(name: str = "caffe_googlenet") -> Graph:
     """Build GoogLeNet (Szegedy et al., 2015) with its 5 x 5 convolutions, without auxiliary classifiers."""
     b = GraphBuilder(name, IMAGE)
-    x = _conv(b, b.input, 64, 7, 2)
+    x = b.conv_act(b.input, 64, 7, 2)
     x = b.lrn(b.maxpool(x, 3, 2, ceil=True))
-    x = _conv(b, _conv(b, x, 64, 1), 192, 3)
+    x = b.conv_act(b.conv_act(x, 64, 1), 192, 3)
     x = b.maxpool(b.lrn(x), 3, 2, ceil=True)
     for stage, modules in enumerate(INCEPTION_STAGES):
         if stage > 0:
             x = b.maxpool(x, 3, 2, ceil=True)
         for c1, c3_in, c3, c5_in, c5, pool in modules:
-            pointwise = _conv(b, x, c1, 1)
-            three = _conv(b, _conv(b, x, c3_in, 1), c3, 3)
-            five = _conv(b, _conv(b, x, c5_in, 1), c5, 5)
-            pooled = _conv(b, b.maxpool(x, 3, 1, 1), pool, 1)
+            pointwise = b.conv_act(x, c1, 1)
+            three = b.conv_act(b.conv_act(x, c3_in, 1), c3, 3)
+            five = b.conv_act(b.conv_act(x, c5_in, 1), c5, 5)
+            pooled = b.conv_act(b.maxpool(x, 3, 1, 1), pool, 1)
             x = b.concat([pointwise, three, five, pooled])
     return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), CLASSES)))
 
 
-def _conv(
-    b: GraphBuilder, x: str, channels: int, kernel: int, stride: int = 1, *, groups: int = 1, pad: int | None = None
-) -> str:
-    return b.relu(b.conv(x, channels, kernel, stride, groups=groups, pad=pad, bias=True))
-
-
 # Table 1 of its paper, three groups: channels of the stem and of each stage's output, by width.
 _WIDTHS = MappingProxyType(
-    {
-        0.5: (12, (120, 240, 480)),
-        1.0: (24, (240, 480, 960)),
-        1.5: (24, (360, 720, 1440)),
-        2.0: (48, (480, 960, 1920)),
-    }
+    {0.5: (12, (120, 240, 480)), 1.0: (24, (240, 480, 960)), 1.5: (24, (360, 720, 1440)), 2.0: (48, (480, 960, 1920))}
 )
 _REPEATS = (4, 8, 4)
 _GROUPS = 3
@@ -199,14 +188,9 @@ def _unit(b: GraphBuilder, x: str, out: int, first_groups: int, *, downsamples: 
 
 # Table 1 of its paper: expansion, kernel, output channels, repeats, stride of the first.
 _STAGES = (
-    (1, 3, 16, 1, 1),
-    (6, 3, 24, 2, 2),
-    (6, 5, 40, 2, 2),
-    (6, 3, 80, 3, 2),
-    (6, 5, 112, 3, 1),
-    (6, 5, 192, 4, 2),
+    (1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1), (6, 5, 192, 4, 2),
     (6, 3, 320, 1, 1),
-)
+)  # fmt: skip
 _SQUEEZE = 4
 
 
@@ -227,7 +211,7 @@ def _block(b: GraphBuilder, x: str, expansion: int, kernel: int, out: int, strid
     y = _swish(b, b.conv_bn(x, channels * expansion, 1, act="")) if expansion > 1 else x
     y = _swish(b, b.bn(b.dwconv(y, kernel, stride)))
     squeezed = _swish(b, b.conv(b.gap(y), channels // _SQUEEZE, 1, bias=True))  # a quarter of the block's input
-    y = b.mul(y, b.activation(b.conv(squeezed, b.channels(y), 1, bias=True), "sigmoid"))
+    y = b.mul(y, b.conv_act(squeezed, b.channels(y), 1, act="sigmoid"))
     return b.conv_bn(y, out, 1, act="")
 
 
@@ -243,7 +227,6 @@ class Table4Row:
     """
 
     paper_name: str
-    task: str
     parameters_m: float
     model_mb: float
     flops_g: float
@@ -269,25 +252,23 @@ COLD_START_MODELS: Mapping[str, Callable[[], Graph]] = MappingProxyType(
     }
 )
 
-_C, _OD, _OCR = "classification", "object detection", "character recognition"
-
 #: Table 4 of NNV12 by the same names. It is rounded, and not consistent with itself or with the literature everywhere:
 #: ResNet18 has 11.7 M published parameters, ShuffleNet's FLOPs are three times those of any width with its parameters, and
 #: CRNN-lite's file of 2.6 MB cannot hold its 2.4 M parameters in single precision (nor its 3.1 GFLOPs be those of one line).
 TABLE4: Mapping[str, Table4Row] = MappingProxyType(
     {
-        "alexnet": Table4Row("AlexNet", _C, 61.3, 237.5, 1.4, 172.3),
-        "googlenet": Table4Row("GoogLeNet", _C, 7.1, 26.9, 3.2, 22.6),
-        "mobilenet": Table4Row("MobileNet", _C, 4.4, 16.2, 1.1, 12.6),
-        "mobilenetv2": Table4Row("MobileNetV2", _C, 3.7, 13.3, 0.6, 10.3),
-        "resnet18": Table4Row("ResNet18", _C, 12.7, 45.5, 3.9, 34.3),
-        "shufflenet": Table4Row("ShuffleNet", _C, 3.6, 12.9, 1.9, 10.0),
-        "efficientnet_b0": Table4Row("EfficientNetB0", _C, 5.4, 19.6, 0.8, 15.2),
-        "resnet50": Table4Row("ResNet50", _C, 25.7, 97.4, 7.8, 89.7),
-        "squeezenet": Table4Row("SqueezeNet", _C, 1.4, 4.7, 1.7, 3.8),
-        "shufflenetv2": Table4Row("ShuffleNetV2", _C, 3.4, 12.0, 0.5, 10.9),
-        "mobilenetv2_yolov3": Table4Row("MobileNetv2-YOLOv3", _OD, 3.6, 13.1, 1.0, 12.5),
-        "mobilenet_yolo": Table4Row("MobileNet-YOLO", _OD, 11.9, 49.1, 2.9, 38.3),
-        "crnn_lite": Table4Row("CRNN-lite", _OCR, 2.4, 2.6, 3.1, 45.4),
+        "alexnet": Table4Row("AlexNet", 61.3, 237.5, 1.4, 172.3),
+        "googlenet": Table4Row("GoogLeNet", 7.1, 26.9, 3.2, 22.6),
+        "mobilenet": Table4Row("MobileNet", 4.4, 16.2, 1.1, 12.6),
+        "mobilenetv2": Table4Row("MobileNetV2", 3.7, 13.3, 0.6, 10.3),
+        "resnet18": Table4Row("ResNet18", 12.7, 45.5, 3.9, 34.3),
+        "shufflenet": Table4Row("ShuffleNet", 3.6, 12.9, 1.9, 10.0),
+        "efficientnet_b0": Table4Row("EfficientNetB0", 5.4, 19.6, 0.8, 15.2),
+        "resnet50": Table4Row("ResNet50", 25.7, 97.4, 7.8, 89.7),
+        "squeezenet": Table4Row("SqueezeNet", 1.4, 4.7, 1.7, 3.8),
+        "shufflenetv2": Table4Row("ShuffleNetV2", 3.4, 12.0, 0.5, 10.9),
+        "mobilenetv2_yolov3": Table4Row("MobileNetv2-YOLOv3", 3.6, 13.1, 1.0, 12.5),
+        "mobilenet_yolo": Table4Row("MobileNet-YOLO", 11.9, 49.1, 2.9, 38.3),
+        "crnn_lite": Table4Row("CRNN-lite", 2.4, 2.6, 3.1, 45.4),
     }
 )

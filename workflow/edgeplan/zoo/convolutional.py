@@ -14,20 +14,16 @@ def alexnet(choices: Choices, name: str) -> Graph:
     """
     b = GraphBuilder(name, IMAGE)
     kernel = choices.kernel(11)
-    x = b.relu(b.conv(b.input, choices.channels(64), kernel, 4, pad=kept_padding(kernel, 11, 2), bias=True))
+    x = b.conv_act(b.input, choices.channels(64), kernel, 4, pad=kept_padding(kernel, 11, 2))
     x = b.maxpool(x, 3, 2)
-    x = _biased(b, choices, x, 192, 5)
+    x = b.conv_act(x, choices.channels(192), choices.kernel(5))
     x = b.maxpool(x, 3, 2)
     for channels in (384, 256, 256):
-        x = _biased(b, choices, x, channels, 3)
+        x = b.conv_act(x, choices.channels(channels), choices.kernel(3))
     x = b.flatten(b.maxpool(x, 3, 2))
     for features in (4096, 4096):
         x = b.relu(b.fc(x, choices.channels(features)))
     return b.build(b.fc(x, CLASSES))
-
-
-def _biased(b: GraphBuilder, choices: Choices, x: str, channels: int, kernel: int) -> str:
-    return b.relu(b.conv(x, choices.channels(channels), choices.kernel(kernel), bias=True))
 
 
 _CONVS_PER_STAGE = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -43,7 +39,7 @@ def vgg(choices: Choices, name: str, *, depth: int = 11) -> Graph:
     x = b.input
     for width, convs in zip(_VGG_WIDTHS, _CONVS_PER_STAGE[depth], strict=True):
         for _ in range(convs):
-            x = b.relu(b.conv(x, choices.channels(width), choices.kernel(3), bias=True))
+            x = b.conv_act(x, choices.channels(width), choices.kernel(3))
         x = b.maxpool(x, 2, 2)
     x = b.flatten(x)
     for features in (4096, 4096):
@@ -68,18 +64,18 @@ def squeezenet(choices: Choices, name: str, *, version: str = "1.0") -> Graph:
     stem, base_kernel = _STEMS[version]
     kernel = choices.kernel(base_kernel)
     # The published stem has no padding.
-    x = b.relu(b.conv(b.input, choices.channels(stem), kernel, 2, pad=kept_padding(kernel, base_kernel, 0), bias=True))
+    x = b.conv_act(b.input, choices.channels(stem), kernel, 2, pad=kept_padding(kernel, base_kernel, 0))
     x = b.maxpool(x, 3, 2, ceil=True)
     for fire in _FIRES[version]:
         x = b.maxpool(x, 3, 2, ceil=True) if isinstance(fire, str) else _fire(b, choices, x, *fire)
-    x = b.relu(b.conv(x, CLASSES, 1, bias=True))
+    x = b.conv_act(x, CLASSES, 1)
     return b.build(b.flatten(b.gap(x)))
 
 
 def _fire(b: GraphBuilder, choices: Choices, x: str, squeeze: int, expand: int) -> str:
-    x = b.relu(b.conv(x, choices.channels(squeeze), 1, bias=True))
-    pointwise = b.relu(b.conv(x, choices.channels(expand), 1, bias=True))
-    spatial = b.relu(b.conv(x, choices.channels(expand), choices.kernel(3), bias=True))
+    x = b.conv_act(x, choices.channels(squeeze), 1)
+    pointwise = b.conv_act(x, choices.channels(expand), 1)
+    spatial = b.conv_act(x, choices.channels(expand), choices.kernel(3))
     return b.concat([pointwise, spatial])
 
 

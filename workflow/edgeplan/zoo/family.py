@@ -139,9 +139,8 @@ class VariantSpec:
                 raise ValueError(f"format_version is not {FORMAT_VERSION}")  # noqa: TRY301  told as what follows is
             return msgspec.convert(document, cls)
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise FormatError(
-                f"variant spec: {error}", where=text[:80], next_step="generate the variants again with this version"
-            ) from error
+            what = f"variant spec: {error}"
+            raise FormatError(what, where=text[:80], next_step="generate the variants again with this version") from error
 
 
 #: Builds a graph of the given name from choices.
@@ -161,17 +160,13 @@ def _published(builder: Builder, name: str) -> Graph:
 class Family:
     """Builds the models of one family, whose variants resample channels and kernel sizes (nn-Meter, section 3).
 
-    Attributes:
-        id: short name, e.g. `resnet`.
-        paper_name: row of the paper's Table 2, e.g. `ResNets`.
-        base_name: the base model the variants resample, e.g. `resnet18`.
+    `paper_name` is its row of the paper's Table 2, `base_name` the model that variants resample.
     """
 
     id: str
     paper_name: str
     base_name: str
     builder: Builder
-    input_size: int = 224
 
     @cached_property
     def slots(self) -> Slots:
@@ -199,8 +194,5 @@ class Family:
                 return graph
         except IndexError:  # fewer choices than the builder asks for
             pass
-        raise FormatError(
-            f"the spec is of another model than {self.base_name}",
-            where=spec.name,
-            next_step="generate the variants again with this version",
-        )
+        what = f"the spec is of another model than {self.base_name}"
+        raise FormatError(what, where=spec.name, next_step="generate the variants again with this version")

@@ -7,9 +7,8 @@ sum of its edges. An architecture is written as in the benchmark: `|op~0|+|op~0|
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from random import Random
 
 from edgeplan.errors import FormatError, ParamsError
@@ -41,11 +40,7 @@ def parse_cell(text: str) -> Cell:
     found = tuple(part for node in text.split("+") for part in node.strip("|").split("|"))
     operations = tuple(part.partition("~")[0] for part in found)
     if len(found) != len(EDGES) or format_cell(operations) != text or not set(operations) <= set(OPERATIONS):
-        raise FormatError(
-            "not a NAS-Bench-201 architecture",
-            where=text,
-            next_step=f"write it like {RESNET_CELL}",
-        )
+        raise FormatError("not a NAS-Bench-201 architecture", where=text, next_step=f"write it like {RESNET_CELL}")
     return operations
 
 
@@ -77,9 +72,8 @@ def nasbench201(name: str, architecture: str = RESNET_CELL) -> Graph:
     """
     cell = prune_cell(parse_cell(architecture))
     if set(cell) == {"none"}:
-        raise FormatError(
-            "the cell's output does not depend on its input", where=architecture, next_step="use another architecture"
-        )
+        what = "the cell's output does not depend on its input"
+        raise FormatError(what, where=architecture, next_step="use another architecture")
     b = GraphBuilder(name, _IMAGE)
     x = b.conv_bn(b.input, _CHANNELS[0], 3, act="")
     for stage, channels in enumerate(_CHANNELS):
@@ -99,15 +93,8 @@ def _cell(b: GraphBuilder, x: str, cell: Cell) -> str:
     nodes = [x]
     for node in (1, 2, 3):
         terms = [_edge(b, nodes[i], op) for op, (i, j) in zip(cell, EDGES, strict=True) if j == node and op != "none"]
-        nodes.append(_sum(b, terms))
+        nodes.append(reduce(b.add, terms) if terms else "")  # a node without edges feeds none either
     return nodes[-1]
-
-
-def _sum(b: GraphBuilder, terms: Iterable[str]) -> str:
-    total = ""  # a node without edges feeds none either
-    for term in terms:
-        total = b.add(total, term) if total else term
-    return total
 
 
 def _edge(b: GraphBuilder, x: str, operation: str) -> str:
@@ -138,16 +125,13 @@ class CellFamily(Family):
     paper_name: str = "NASBench201"
     base_name: str = "nasbench201_resnet"
     builder: Builder = _build_base
-    input_size: int = 32
 
     def variant(self, seed: int, index: int) -> VariantSpec:
         """Return cell number `index` in the order of `seed` as a variant."""
         order = cell_order(seed)
         if not 0 <= index < len(order):
-            raise ParamsError(
-                f"NASBench201 has {len(order)} distinct cells, asked for number {index}",
-                next_step=f"set the variants per family to {len(order)} or less",
-            )
+            what = f"NASBench201 has {len(order)} distinct cells, asked for number {index}"
+            raise ParamsError(what, next_step=f"set the variants per family to {len(order)} or less")
         return VariantSpec(self.id, self.base_name, seed, index, cell=order[index])
 
     def build(self, spec: VariantSpec) -> Graph:

@@ -93,9 +93,6 @@ def build_variant(spec: VariantSpec) -> Graph:
     """Build the graph of any variant, by the family its spec names."""
     family = FAMILIES.get(spec.family)
     if family is None:
-        raise FormatError(
-            f"unknown model family {spec.family!r}",
-            where=spec.name,
-            next_step=f"use one of {', '.join(FAMILIES)}",
-        )
+        what = f"unknown model family {spec.family!r}"
+        raise FormatError(what, where=spec.name, next_step=f"use one of {', '.join(FAMILIES)}")
     return family.build(spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -32,18 +32,30 @@ def mobilenetv2(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
     Free: the stem, each stage's output (tied over its residual sums), each block's expanded channels, the last convolution.
     """
     b = GraphBuilder(name, IMAGE)
-    x = b.conv_bn(b.input, choices.channels(make_divisible(32 * width)), choices.kernel(3), 2, act="relu6")
-    base_in = make_divisible(32 * width)
-    for expansion, channels, repeats, first_stride in MOBILENETV2_STAGES:
-        base_out = make_divisible(channels * width)
-        out = choices.channels(base_out)
-        for block in range(repeats):
-            expanded = 0 if expansion == 1 else choices.channels(base_in * expansion)
-            y = inverted_residual(b, x, expanded, choices.kernel(3), out, first_stride if block == 0 else 1)
-            x = b.add(x, y) if block > 0 else y
-            base_in = base_out
+    stem = make_divisible(32 * width)
+    x = b.conv_bn(b.input, choices.channels(stem), choices.kernel(3), 2, act="relu6")
+    stages = [
+        (make_divisible(out * width), stride, ((3, factor),) * count) for factor, out, count, stride in MOBILENETV2_STAGES
+    ]
+    x = _inverted(b, choices, x, stem, stages)
     x = b.conv_bn(x, choices.channels(make_divisible(1280 * max(1.0, width))), 1, act="relu6")
     return b.build(add_classifier(b, x))
+
+
+#: Blocks of one output width: these channels, stride of the first, kernel and expansion of each.
+_Stage = tuple[int, int, tuple[tuple[int, int], ...]]
+
+
+def _inverted(b: GraphBuilder, choices: Choices, x: str, channels: int, stages: Iterable[_Stage], act: str = "relu6") -> str:
+    """Add stages of inverted residuals behind so many channels of the base model."""
+    for base_out, first_stride, blocks in stages:
+        out = choices.channels(base_out)
+        for block, (kernel, expansion) in enumerate(blocks):
+            expanded = 0 if expansion == 1 else choices.channels(channels * expansion)
+            y = inverted_residual(b, x, expanded, choices.kernel(kernel), out, 1 if block else first_stride, act=act)
+            x = b.add(x, y) if block > 0 else y
+            channels = base_out
+    return x
 
 
 def inverted_residual(b: GraphBuilder, x: str, expanded: int, kernel: int, out: int, stride: int, *, act: str = "relu6") -> str:
@@ -56,35 +68,18 @@ def inverted_residual(b: GraphBuilder, x: str, expanded: int, kernel: int, out: 
 # Tables 1 and 2 of its paper: kernel, expanded channels, output channels, squeeze-and-excitation, activation, stride.
 _V3Block = tuple[int, int, int, bool, str, int]
 _V3_LARGE: tuple[_V3Block, ...] = (
-    (3, 16, 16, False, "relu", 1),
-    (3, 64, 24, False, "relu", 2),
-    (3, 72, 24, False, "relu", 1),
-    (5, 72, 40, True, "relu", 2),
-    (5, 120, 40, True, "relu", 1),
-    (5, 120, 40, True, "relu", 1),
-    (3, 240, 80, False, "hswish", 2),
-    (3, 200, 80, False, "hswish", 1),
-    (3, 184, 80, False, "hswish", 1),
-    (3, 184, 80, False, "hswish", 1),
-    (3, 480, 112, True, "hswish", 1),
-    (3, 672, 112, True, "hswish", 1),
-    (5, 672, 160, True, "hswish", 2),
-    (5, 960, 160, True, "hswish", 1),
-    (5, 960, 160, True, "hswish", 1),
-)
+    (3, 16, 16, False, "relu", 1), (3, 64, 24, False, "relu", 2), (3, 72, 24, False, "relu", 1), (5, 72, 40, True, "relu", 2),
+    (5, 120, 40, True, "relu", 1), (5, 120, 40, True, "relu", 1), (3, 240, 80, False, "hswish", 2),
+    (3, 200, 80, False, "hswish", 1), (3, 184, 80, False, "hswish", 1), (3, 184, 80, False, "hswish", 1),
+    (3, 480, 112, True, "hswish", 1), (3, 672, 112, True, "hswish", 1), (5, 672, 160, True, "hswish", 2),
+    (5, 960, 160, True, "hswish", 1), (5, 960, 160, True, "hswish", 1),
+)  # fmt: skip
 _V3_SMALL: tuple[_V3Block, ...] = (
-    (3, 16, 16, True, "relu", 2),
-    (3, 72, 24, False, "relu", 2),
-    (3, 88, 24, False, "relu", 1),
-    (5, 96, 40, True, "hswish", 2),
-    (5, 240, 40, True, "hswish", 1),
-    (5, 240, 40, True, "hswish", 1),
-    (5, 120, 48, True, "hswish", 1),
-    (5, 144, 48, True, "hswish", 1),
-    (5, 288, 96, True, "hswish", 2),
+    (3, 16, 16, True, "relu", 2), (3, 72, 24, False, "relu", 2), (3, 88, 24, False, "relu", 1), (5, 96, 40, True, "hswish", 2),
+    (5, 240, 40, True, "hswish", 1), (5, 240, 40, True, "hswish", 1), (5, 120, 48, True, "hswish", 1),
+    (5, 144, 48, True, "hswish", 1), (5, 288, 96, True, "hswish", 2), (5, 576, 96, True, "hswish", 1),
     (5, 576, 96, True, "hswish", 1),
-    (5, 576, 96, True, "hswish", 1),
-)
+)  # fmt: skip
 _V3_SIZES: dict[str, tuple[tuple[_V3Block, ...], int, int]] = {"large": (_V3_LARGE, 960, 1280), "small": (_V3_SMALL, 576, 1024)}
 _SQUEEZE = 4
 
@@ -116,8 +111,8 @@ def mobilenetv3(choices: Choices, name: str, *, size: str = "large") -> Graph:
 def squeeze_excite(b: GraphBuilder, x: str) -> str:
     """Multiply `x` by channel weights that two pointwise convolutions compute from its global average."""
     channels = b.channels(x)
-    y = b.relu(b.conv(b.gap(x), make_divisible(channels // _SQUEEZE), 1, bias=True))
-    return b.mul(x, b.activation(b.conv(y, channels, 1, bias=True), "hsigmoid"))
+    y = b.conv_act(b.gap(x), make_divisible(channels // _SQUEEZE), 1)
+    return b.mul(x, b.conv_act(y, channels, 1, act="hsigmoid"))
 
 
 # Kernel, stride of the first, expansion, repeats, output channels.
@@ -134,64 +129,53 @@ def mnasnet(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
     x = b.conv_bn(b.input, choices.channels(make_divisible(32 * width)), choices.kernel(3), 2)
     base_in = make_divisible(16 * width)
     x = inverted_residual(b, x, 0, choices.kernel(3), choices.channels(base_in), 1, act="relu")
-    for kernel, first_stride, expansion, repeats, channels in _MNASNET_STAGES:
-        base_out = make_divisible(channels * width)
-        out = choices.channels(base_out)
-        for block in range(repeats):
-            expanded = choices.channels(base_in * expansion)
-            y = inverted_residual(b, x, expanded, choices.kernel(kernel), out, 1 if block else first_stride, act="relu")
-            x = b.add(x, y) if block > 0 else y
-            base_in = base_out
+    stages = [
+        (make_divisible(out * width), stride, ((kernel, factor),) * count)
+        for kernel, stride, factor, count, out in _MNASNET_STAGES
+    ]
+    x = _inverted(b, choices, x, base_in, stages, "relu")
     x = b.conv_bn(x, choices.channels(_MNASNET_LAST), 1)
     return b.build(add_classifier(b, x))
 
 
-@dataclass(frozen=True, slots=True)
-class _ProxylessStage:
-    """Lists blocks of one output width as (kernel, expansion); blocks the search left out are not listed."""
-
-    channels: int
-    stride: int
-    blocks: tuple[tuple[int, int], ...]
-
-
-_PROXYLESS: dict[str, tuple[int, tuple[_ProxylessStage, ...], int]] = {
+#: Stem, stages without the blocks that the search left out, and the last convolution.
+_PROXYLESS: dict[str, tuple[int, tuple[_Stage, ...], int]] = {
     "mobile": (
         32,
         (
-            _ProxylessStage(16, 1, ((3, 1),)),
-            _ProxylessStage(32, 2, ((5, 3), (3, 3))),
-            _ProxylessStage(40, 2, ((7, 3), (3, 3), (5, 3), (5, 3))),
-            _ProxylessStage(80, 2, ((7, 6), (5, 3), (5, 3), (5, 3))),
-            _ProxylessStage(96, 1, ((5, 6), (5, 3), (5, 3), (5, 3))),
-            _ProxylessStage(192, 2, ((7, 6), (7, 6), (7, 3), (7, 3))),
-            _ProxylessStage(320, 1, ((7, 6),)),
+            (16, 1, ((3, 1),)),
+            (32, 2, ((5, 3), (3, 3))),
+            (40, 2, ((7, 3), (3, 3), (5, 3), (5, 3))),
+            (80, 2, ((7, 6), (5, 3), (5, 3), (5, 3))),
+            (96, 1, ((5, 6), (5, 3), (5, 3), (5, 3))),
+            (192, 2, ((7, 6), (7, 6), (7, 3), (7, 3))),
+            (320, 1, ((7, 6),)),
         ),
         1280,
     ),
     "gpu": (
         40,
         (
-            _ProxylessStage(24, 1, ((3, 1),)),
-            _ProxylessStage(32, 2, ((5, 3),)),
-            _ProxylessStage(56, 2, ((7, 3), (3, 3))),
-            _ProxylessStage(112, 2, ((7, 6), (5, 3))),
-            _ProxylessStage(128, 1, ((5, 6), (3, 3), (5, 3))),
-            _ProxylessStage(256, 2, ((7, 6), (7, 6), (7, 6), (5, 6))),
-            _ProxylessStage(432, 1, ((7, 6),)),
+            (24, 1, ((3, 1),)),
+            (32, 2, ((5, 3),)),
+            (56, 2, ((7, 3), (3, 3))),
+            (112, 2, ((7, 6), (5, 3))),
+            (128, 1, ((5, 6), (3, 3), (5, 3))),
+            (256, 2, ((7, 6), (7, 6), (7, 6), (5, 6))),
+            (432, 1, ((7, 6),)),
         ),
         1728,
     ),
     "cpu": (
         40,
         (
-            _ProxylessStage(24, 1, ((3, 1),)),
-            _ProxylessStage(32, 2, ((3, 6), (3, 3), (3, 3), (3, 3))),
-            _ProxylessStage(48, 2, ((3, 6), (3, 3), (3, 3), (5, 3))),
-            _ProxylessStage(88, 2, ((3, 6), (3, 3))),
-            _ProxylessStage(104, 1, ((5, 6), (3, 3), (3, 3), (3, 3))),
-            _ProxylessStage(216, 2, ((5, 6), (5, 3), (5, 3), (3, 3))),
-            _ProxylessStage(360, 1, ((5, 6),)),
+            (24, 1, ((3, 1),)),
+            (32, 2, ((3, 6), (3, 3), (3, 3), (3, 3))),
+            (48, 2, ((3, 6), (3, 3), (3, 3), (5, 3))),
+            (88, 2, ((3, 6), (3, 3))),
+            (104, 1, ((5, 6), (3, 3), (3, 3), (3, 3))),
+            (216, 2, ((5, 6), (5, 3), (5, 3), (3, 3))),
+            (360, 1, ((5, 6),)),
         ),
         1432,
     ),
@@ -203,14 +187,7 @@ def proxylessnas(choices: Choices, name: str, *, target: str = "mobile") -> Grap
     stem, stages, last = _PROXYLESS[target]
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.input, choices.channels(stem), choices.kernel(3), 2, act="relu6")
-    base_in = stem
-    for stage in stages:
-        out = choices.channels(stage.channels)
-        for block, (kernel, expansion) in enumerate(stage.blocks):
-            expanded = 0 if expansion == 1 else choices.channels(base_in * expansion)
-            y = inverted_residual(b, x, expanded, choices.kernel(kernel), out, stage.stride if block == 0 else 1)
-            x = b.add(x, y) if block > 0 else y
-            base_in = stage.channels
+    x = _inverted(b, choices, x, stem, stages)
     x = b.conv_bn(x, choices.channels(last), 1, act="relu6")
     return b.build(add_classifier(b, x))
 

@@ -18,41 +18,37 @@ from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, make_divisible
 def zfnet(name: str) -> Graph:
     """Build ZFNet (Zeiler and Fergus, 2014), figure 3: 7 x 7 and 5 x 5 convolutions of stride 2, contrast normalisation."""
     b = GraphBuilder(name, (1, 3, 225, 225))
-    x = _biased(b, b.input, 96, 7, 2, pad=1)
+    x = b.conv_act(b.input, 96, 7, 2, pad=1)
     x = b.lrn(b.maxpool(x, 3, 2, 1))
-    x = _biased(b, x, 256, 5, 2, pad=0)
+    x = b.conv_act(x, 256, 5, 2, pad=0)
     x = b.lrn(b.maxpool(x, 3, 2, 1))
     for channels in (384, 384, 256):
-        x = _biased(b, x, channels, 3, 1, pad=1)
+        x = b.conv_act(x, channels, 3, 1, pad=1)
     return b.build(b.softmax(_classifier(b, b.maxpool(x, 3, 2), (4096, 4096))))
 
 
 def overfeat_fast(name: str) -> Graph:
     """Build OverFeat's fast model (Sermanet et al., 2014), table 1: 3072 features of a flattened map of 6 x 6 x 1024."""
     b = GraphBuilder(name, (1, 3, 231, 231))
-    x = b.maxpool(_biased(b, b.input, 96, 11, 4, pad=0), 2, 2)
-    x = b.maxpool(_biased(b, x, 256, 5, 1, pad=0), 2, 2)
+    x = b.maxpool(b.conv_act(b.input, 96, 11, 4, pad=0), 2, 2)
+    x = b.maxpool(b.conv_act(x, 256, 5, 1, pad=0), 2, 2)
     for channels in (512, 1024, 1024):
-        x = _biased(b, x, channels, 3, 1, pad=1)
+        x = b.conv_act(x, channels, 3, 1, pad=1)
     return b.build(b.softmax(_classifier(b, b.maxpool(x, 2, 2), (3072, 4096))))
 
 
 def eigen_depth(name: str) -> Graph:
     """Build the depth estimator of Eigen et al. (2014), figure 1: a coarse map by full connections, refined by convolutions."""
     b = GraphBuilder(name, (1, 3, 228, 304))
-    x = b.maxpool(_biased(b, b.input, 96, 11, 4, pad=0), 2, 2)
-    x = b.maxpool(_biased(b, x, 256, 5, 1, pad=2), 2, 2)
+    x = b.maxpool(b.conv_act(b.input, 96, 11, 4, pad=0), 2, 2)
+    x = b.maxpool(b.conv_act(x, 256, 5, 1, pad=2), 2, 2)
     for channels in (384, 384):
-        x = _biased(b, x, channels, 3, 1, pad=1)
-    x = b.maxpool(_biased(b, x, 256, 3, 1, pad=0), 2, 2, ceil=True)
+        x = b.conv_act(x, channels, 3, 1, pad=1)
+    x = b.maxpool(b.conv_act(x, 256, 3, 1, pad=0), 2, 2, ceil=True)
     coarse = b.fc(b.relu(b.fc(b.flatten(x), 4096)), 55 * 74)
-    fine = b.maxpool(_biased(b, b.input, 63, 9, 2, pad=0), 2, 2)
-    x = _biased(b, b.concat([fine, b.reshape(coarse, (1, 1, 55, 74))]), 64, 5, 1, pad=2)
+    fine = b.maxpool(b.conv_act(b.input, 63, 9, 2, pad=0), 2, 2)
+    x = b.conv_act(b.concat([fine, b.reshape(coarse, (1, 1, 55, 74))]), 64, 5, 1, pad=2)
     return b.build(b.conv(x, 1, 5, bias=True))
-
-
-def _biased(b: GraphBuilder, x: str, channels: int, kernel: int, stride: int, *, pad: int) -> str:
-    return b.relu(b.conv(x, channels, kernel, stride, pad=pad, bias=True))
 
 
 def _classifier(b: GraphBuilder, x: str, hidden: tuple[int, ...]) -> str:
@@ -125,7 +121,7 @@ def nin_cifar10(name: str) -> Graph:
 
 def _stack(b: GraphBuilder, x: str, kernel: int, channels: tuple[int, ...]) -> str:
     for place, out in enumerate(channels):
-        x = b.relu(b.conv(x, out, kernel if place == 0 else 1, bias=True))
+        x = b.conv_act(x, out, kernel if place == 0 else 1)
     return x
 
 
@@ -134,10 +130,10 @@ def all_cnn_c(name: str) -> Graph:
     b = GraphBuilder(name, _CIFAR)
     x = b.input
     for channels, stride in ((96, 1), (96, 1), (96, 2), (192, 1), (192, 1), (192, 2)):
-        x = b.relu(b.conv(x, channels, 3, stride, bias=True))
-    x = b.relu(b.conv(x, 192, 3, pad=0, bias=True))
+        x = b.conv_act(x, channels, 3, stride)
+    x = b.conv_act(x, 192, 3, pad=0)
     for channels in (192, _CIFAR_CLASSES):
-        x = b.relu(b.conv(x, channels, 1, bias=True))
+        x = b.conv_act(x, channels, 1)
     return b.build(b.softmax(b.flatten(b.gap(x))))
 
 
@@ -158,38 +154,35 @@ _RESNET_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 
 def resnext50(name: str) -> Graph:
     """Build ResNeXt-50 32x4d (Xie et al., 2017), table 1: bottlenecks twice as wide, in 32 groups."""
-    b = GraphBuilder(name, IMAGE)
-    x = _stem(b)
-    for stage, (width, blocks) in enumerate(_RESNET_STAGES):
-        for block in range(blocks):
-            stride = 2 if block == 0 and stage > 0 else 1
-            y = b.conv_bn(b.conv_bn(x, 2 * width, 1), 2 * width, 3, stride, groups=32)
-            x = _joined(b, x, b.conv_bn(y, 4 * width, 1, act=""), stride)
-    return b.build(add_classifier(b, x))
+
+    def block(b: GraphBuilder, x: str, width: int, stride: int) -> str:
+        y = b.conv_bn(b.conv_bn(x, 2 * width, 1), 2 * width, 3, stride, groups=32)
+        return b.conv_bn(y, 4 * width, 1, act="")
+
+    return _resnet50(name, block)
 
 
 def se_resnet50(name: str) -> Graph:
     """Build SE-ResNet-50 (Hu et al., 2018), table 1, with ResNet-50's strides in the first 1 x 1 convolution of a stage."""
+
+    def block(b: GraphBuilder, x: str, width: int, stride: int) -> str:
+        y = b.conv_bn(b.conv_bn(b.conv_bn(x, width, 1, stride), width, 3), 4 * width, 1, act="")
+        return b.mul(y, b.conv_act(b.conv_act(b.gap(y), width // 4, 1), 4 * width, 1, act="sigmoid"))
+
+    return _resnet50(name, block)
+
+
+def _resnet50(name: str, block: Callable[[GraphBuilder, str, int, int], str]) -> Graph:
     b = GraphBuilder(name, IMAGE)
-    x = _stem(b)
+    x = b.maxpool(b.conv_bn(b.input, 64, 7, 2), 3, 2, 1)
     for stage, (width, blocks) in enumerate(_RESNET_STAGES):
-        for block in range(blocks):
-            stride = 2 if block == 0 and stage > 0 else 1
-            y = b.conv_bn(b.conv_bn(b.conv_bn(x, width, 1, stride), width, 3), 4 * width, 1, act="")
-            gate = b.relu(b.conv(b.gap(y), width // 4, 1, bias=True))
-            gate = b.activation(b.conv(gate, 4 * width, 1, bias=True), "sigmoid")
-            x = _joined(b, x, b.mul(y, gate), stride)
+        for number in range(blocks):
+            stride = 2 if number == 0 and stage > 0 else 1
+            y = block(b, x, width, stride)
+            if b.channels(x) != b.channels(y):
+                x = b.conv_bn(x, b.channels(y), 1, stride, act="")
+            x = b.relu(b.add(y, x))
     return b.build(add_classifier(b, x))
-
-
-def _stem(b: GraphBuilder) -> str:
-    return b.maxpool(b.conv_bn(b.input, 64, 7, 2), 3, 2, 1)
-
-
-def _joined(b: GraphBuilder, x: str, y: str, stride: int) -> str:
-    if b.channels(x) != b.channels(y):
-        x = b.conv_bn(x, b.channels(y), 1, stride, act="")
-    return b.relu(b.add(y, x))
 
 
 def lenet5(name: str) -> Graph:
@@ -212,8 +205,8 @@ def ciresan_mlp(name: str) -> Graph:
 def keyword_cnn(name: str) -> Graph:
     """Build cnn-trad-fpool3 (Sainath and Parada, 2015): windows of 20 x 8 over 32 frames of 40 log-mel features."""
     b = GraphBuilder(name, (1, 1, 32, 40))
-    x = b.maxpool(b.relu(b.conv(b.input, 64, (20, 8), pad=0, bias=True)), (1, 3), (1, 3))
-    x = b.relu(b.conv(x, 64, (10, 4), pad=0, bias=True))
+    x = b.maxpool(b.conv_act(b.input, 64, (20, 8), pad=0), (1, 3), (1, 3))
+    x = b.conv_act(x, 64, (10, 4), pad=0)
     x = b.relu(b.fc(b.fc(b.flatten(x), 32), 128))
     return b.build(b.softmax(b.fc(x, 4)))
 
@@ -223,7 +216,7 @@ def pilotnet(name: str) -> Graph:
     b = GraphBuilder(name, (1, 3, 66, 200))
     x = b.input
     for channels, kernel, stride in ((24, 5, 2), (36, 5, 2), (48, 5, 2), (64, 3, 1), (64, 3, 1)):
-        x = b.relu(b.conv(x, channels, kernel, stride, pad=0, bias=True))
+        x = b.conv_act(x, channels, kernel, stride, pad=0)
     x = b.flatten(x)
     for features in (100, 50, 10):
         x = b.relu(b.fc(x, features))
@@ -233,8 +226,8 @@ def pilotnet(name: str) -> Graph:
 def srcnn(name: str) -> Graph:
     """Build SRCNN 9-5-5 (Dong et al., 2016), on the luminance of an image already enlarged to 256 x 256."""
     b = GraphBuilder(name, (1, 1, 256, 256))
-    x = b.relu(b.conv(b.input, 64, 9, bias=True))
-    x = b.relu(b.conv(x, 32, 5, bias=True))
+    x = b.conv_act(b.input, 64, 9)
+    x = b.conv_act(x, 32, 5)
     return b.build(b.conv(x, 1, 5, bias=True))
 
 
@@ -242,8 +235,8 @@ def espcn(name: str) -> Graph:
     """Build ESPCN (Shi et al., 2016), 360 x 640 to 1080 x 1920: tanh, and the last map's channels shuffled into pixels."""
     factor, height, width = 3, 360, 640
     b = GraphBuilder(name, (1, 1, height, width))
-    x = b.activation(b.conv(b.input, 64, 5, bias=True), "tanh")
-    x = b.activation(b.conv(x, 32, 3, bias=True), "tanh")
+    x = b.conv_act(b.input, 64, 5, act="tanh")
+    x = b.conv_act(x, 32, 3, act="tanh")
     x = b.conv(x, factor**2, 3, bias=True)
     x = b.transpose(b.reshape(x, (1, 1, factor, factor, height, width)), (0, 1, 4, 2, 5, 3))
     return b.build(b.reshape(x, (1, 1, factor * height, factor * width)))
@@ -259,11 +252,11 @@ def darknet19(name: str) -> Graph:
     b = GraphBuilder(name, IMAGE)
     x = b.input
     for channels in (32, 64):
-        x = b.maxpool(_leaky(b, x, channels), 2, 2)
+        x = b.maxpool(leaky(b, x, channels), 2, 2)
     for channels, pairs in ((128, 1), (256, 1), (512, 2), (1024, 2)):
-        x = _leaky(b, x, channels)
+        x = leaky(b, x, channels)
         for _ in range(pairs):
-            x = _leaky(b, _leaky(b, x, channels // 2, 1), channels)
+            x = leaky(b, leaky(b, x, channels // 2, 1), channels)
         if channels != 1024:  # the last stage
             x = b.maxpool(x, 2, 2)
     return b.build(b.softmax(b.flatten(b.gap(b.conv(x, CLASSES, 1, bias=True)))))
@@ -273,30 +266,30 @@ def tiny_yolov2(name: str) -> Graph:
     """Build Tiny YOLOv2 for Pascal VOC (Redmon and Farhadi, 2017; yolov2-tiny-voc.cfg): five anchors, 20 classes."""
     b = GraphBuilder(name, _DETECTION)
     x, _ = _tiny(b)
-    return b.build(b.conv(_leaky(b, x, 1024), 5 * 25, 1, bias=True))
+    return b.build(b.conv(leaky(b, x, 1024), 5 * 25, 1, bias=True))
 
 
 def yolov3_tiny(name: str) -> Graph:
     """Build YOLOv3-tiny for COCO (Redmon and Farhadi, 2018; yolov3-tiny.cfg): two scales, three anchors, 80 classes."""
     b = GraphBuilder(name, _DETECTION)
     x, middle = _tiny(b)
-    x = _leaky(b, x, 256, 1)
-    coarse = b.conv(_leaky(b, x, 512), 3 * 85, 1, bias=True)
-    x = b.concat([b.upsample(_leaky(b, x, 128, 1)), middle])
-    return b.build(coarse, b.conv(_leaky(b, x, 256), 3 * 85, 1, bias=True))
+    x = leaky(b, x, 256, 1)
+    coarse = b.conv(leaky(b, x, 512), 3 * 85, 1, bias=True)
+    x = b.concat([b.upsample(leaky(b, x, 128, 1)), middle])
+    return b.build(coarse, b.conv(leaky(b, x, 256), 3 * 85, 1, bias=True))
 
 
 def _tiny(b: GraphBuilder) -> tuple[str, str]:
-    """Add the trunk that both tiny detectors share; return its output and its map at stride 16."""
     x = middle = b.input
     for channels in (16, 32, 64, 128, 256):
-        middle = _leaky(b, x, channels)
+        middle = leaky(b, x, channels)
         x = b.maxpool(middle, 2, 2)
-    x = b.maxpool(_leaky(b, x, 512), 2, 1, _KEEPS_SIZE)
-    return _leaky(b, x, 1024), middle
+    x = b.maxpool(leaky(b, x, 512), 2, 1, _KEEPS_SIZE)
+    return leaky(b, x, 1024), middle
 
 
-def _leaky(b: GraphBuilder, x: str, channels: int, kernel: int = 3) -> str:
+def leaky(b: GraphBuilder, x: str, channels: int, kernel: int = 3) -> str:
+    """Add a layer of Darknet."""
     return b.conv_bn(x, channels, kernel, act="leakyrelu")
 
 
@@ -306,42 +299,42 @@ _LARGE = (1, 3, 299, 299)
 def inception_v3(name: str) -> Graph:
     """Build Inception-v3 (Szegedy et al., 2016) in torchvision's form, without the auxiliary classifier."""
     b = GraphBuilder(name, _LARGE)
-    x = _normed(b, b.input, 32, 3, 2, pad=0)
-    x = _normed(b, _normed(b, x, 32, 3, pad=0), 64, 3)
-    x = _normed(b, b.maxpool(x, 3, 2), 80, 1)
-    x = b.maxpool(_normed(b, x, 192, 3, pad=0), 3, 2)
+    x = b.conv_bn(b.input, 32, 3, 2, pad=0)
+    x = b.conv_bn(b.conv_bn(x, 32, 3, pad=0), 64, 3)
+    x = b.conv_bn(b.maxpool(x, 3, 2), 80, 1)
+    x = b.maxpool(b.conv_bn(x, 192, 3, pad=0), 3, 2)
     for pooled in (32, 64, 64):
-        five = _normed(b, _normed(b, x, 48, 1), 64, 5)
-        three = _normed(b, _normed(b, _normed(b, x, 64, 1), 96, 3), 96, 3)
-        x = b.concat([_normed(b, x, 64, 1), five, three, _normed(b, b.avgpool(x, 3, 1, 1), pooled, 1)])
-    three = _normed(b, _normed(b, _normed(b, x, 64, 1), 96, 3), 96, 3, 2, pad=0)
-    x = b.concat([_normed(b, x, 384, 3, 2, pad=0), three, b.maxpool(x, 3, 2)])
+        five = b.conv_bn(b.conv_bn(x, 48, 1), 64, 5)
+        three = b.conv_bn(b.conv_bn(b.conv_bn(x, 64, 1), 96, 3), 96, 3)
+        x = b.concat([b.conv_bn(x, 64, 1), five, three, b.conv_bn(b.avgpool(x, 3, 1, 1), pooled, 1)])
+    three = b.conv_bn(b.conv_bn(b.conv_bn(x, 64, 1), 96, 3), 96, 3, 2, pad=0)
+    x = b.concat([b.conv_bn(x, 384, 3, 2, pad=0), three, b.maxpool(x, 3, 2)])
     for inner in (128, 160, 160, 192):
-        once = _normed(b, _seven(b, _normed(b, x, inner, 1), inner, (1, 7)), 192, (7, 1))
-        twice = _seven(b, _normed(b, x, inner, 1), inner, (7, 1), (1, 7), (7, 1))
-        pooled_ = _normed(b, b.avgpool(x, 3, 1, 1), 192, 1)
-        x = b.concat([_normed(b, x, 192, 1), once, _normed(b, twice, 192, (1, 7)), pooled_])
-    three = _normed(b, _normed(b, x, 192, 1), 320, 3, 2, pad=0)
-    seven = _normed(b, _seven(b, _normed(b, x, 192, 1), 192, (1, 7), (7, 1)), 192, 3, 2, pad=0)
+        once = b.conv_bn(_seven(b, b.conv_bn(x, inner, 1), inner, (1, 7)), 192, (7, 1))
+        twice = _seven(b, b.conv_bn(x, inner, 1), inner, (7, 1), (1, 7), (7, 1))
+        pooled_ = b.conv_bn(b.avgpool(x, 3, 1, 1), 192, 1)
+        x = b.concat([b.conv_bn(x, 192, 1), once, b.conv_bn(twice, 192, (1, 7)), pooled_])
+    three = b.conv_bn(b.conv_bn(x, 192, 1), 320, 3, 2, pad=0)
+    seven = b.conv_bn(_seven(b, b.conv_bn(x, 192, 1), 192, (1, 7), (7, 1)), 192, 3, 2, pad=0)
     x = b.concat([three, seven, b.maxpool(x, 3, 2)])
     for _ in range(2):
-        wide = _normed(b, x, 384, 1)
-        deep = _normed(b, _normed(b, x, 448, 1), 384, 3)
-        parts = [_normed(b, y, 384, kernel) for y in (wide, deep) for kernel in ((1, 3), (3, 1))]
-        x = b.concat([_normed(b, x, 320, 1), *parts, _normed(b, b.avgpool(x, 3, 1, 1), 192, 1)])
+        wide = b.conv_bn(x, 384, 1)
+        deep = b.conv_bn(b.conv_bn(x, 448, 1), 384, 3)
+        parts = [b.conv_bn(y, 384, kernel) for y in (wide, deep) for kernel in ((1, 3), (3, 1))]
+        x = b.concat([b.conv_bn(x, 320, 1), *parts, b.conv_bn(b.avgpool(x, 3, 1, 1), 192, 1)])
     return b.build(add_classifier(b, x))
 
 
 def _seven(b: GraphBuilder, x: str, channels: int, *kernels: Size) -> str:
     for kernel in kernels:
-        x = _normed(b, x, channels, kernel)
+        x = b.conv_bn(x, channels, kernel)
     return x
 
 
 def xception(name: str) -> Graph:
     """Build Xception (Chollet, 2017), figure 5."""
     b = GraphBuilder(name, _LARGE)
-    x = _normed(b, _normed(b, b.input, 32, 3, 2, pad=0), 64, 3, pad=0)
+    x = b.conv_bn(b.conv_bn(b.input, 32, 3, 2, pad=0), 64, 3, pad=0)
     for channels in (128, 256, 728):
         y = _separable(b, x if channels == 128 else b.relu(x), channels)  # the first follows a ReLU
         x = _halved(b, x, _separable(b, b.relu(y), channels))
@@ -366,23 +359,11 @@ def _halved(b: GraphBuilder, x: str, y: str) -> str:
 
 #: GhostNet's bottlenecks: kernel, expanded and output channels, squeeze and excitation, stride.
 _GHOSTS = (
-    (3, 16, 16, False, 1),
-    (3, 48, 24, False, 2),
-    (3, 72, 24, False, 1),
-    (5, 72, 40, True, 2),
-    (5, 120, 40, True, 1),
-    (3, 240, 80, False, 2),
-    (3, 200, 80, False, 1),
-    (3, 184, 80, False, 1),
-    (3, 184, 80, False, 1),
-    (3, 480, 112, True, 1),
-    (3, 672, 112, True, 1),
-    (5, 672, 160, True, 2),
-    (5, 960, 160, False, 1),
+    (3, 16, 16, False, 1), (3, 48, 24, False, 2), (3, 72, 24, False, 1), (5, 72, 40, True, 2), (5, 120, 40, True, 1),
+    (3, 240, 80, False, 2), (3, 200, 80, False, 1), (3, 184, 80, False, 1), (3, 184, 80, False, 1), (3, 480, 112, True, 1),
+    (3, 672, 112, True, 1), (5, 672, 160, True, 2), (5, 960, 160, False, 1), (5, 960, 160, True, 1), (5, 960, 160, False, 1),
     (5, 960, 160, True, 1),
-    (5, 960, 160, False, 1),
-    (5, 960, 160, True, 1),
-)
+)  # fmt: skip
 
 
 def ghostnet(name: str) -> Graph:
@@ -394,14 +375,14 @@ def ghostnet(name: str) -> Graph:
         if stride > 1:
             y = b.bn(b.dwconv(y, kernel, stride))
         if excited:
-            gate = b.relu(b.conv(b.gap(y), make_divisible(expanded / 4, 4), 1, bias=True))
-            y = b.mul(y, b.activation(b.conv(gate, expanded, 1, bias=True), "hsigmoid"))
+            gate = b.conv_act(b.gap(y), make_divisible(expanded / 4, 4), 1)
+            y = b.mul(y, b.conv_act(gate, expanded, 1, act="hsigmoid"))
         y = _ghost(b, y, channels, "")
         if b.channels(x) != channels or stride > 1:
             x = b.conv_bn(b.bn(b.dwconv(x, kernel, stride)), channels, 1, act="")
         x = b.add(y, x)
     x = b.gap(b.conv_bn(x, 960, 1))
-    return b.build(b.fc(b.flatten(b.relu(b.conv(x, 1280, 1, bias=True))), CLASSES))
+    return b.build(b.fc(b.flatten(b.conv_act(x, 1280, 1)), CLASSES))
 
 
 def _ghost(b: GraphBuilder, x: str, channels: int, act: str) -> str:
@@ -412,77 +393,51 @@ def _ghost(b: GraphBuilder, x: str, channels: int, act: str) -> str:
 def mobileone_s1(name: str) -> Graph:
     """Build MobileOne-S1 (Vasu et al., 2023), table 2, with its branches merged: a bias and a ReLU behind every convolution."""
     b = GraphBuilder(name, IMAGE)
-    x = b.relu(b.conv(b.input, 64, 3, 2, bias=True))
+    x = b.conv_act(b.input, 64, 3, 2)
     for channels, blocks in ((96, 2), (192, 8), (512, 10), (1280, 1)):
         for block in range(blocks):
             into = b.channels(x)
-            x = b.relu(b.conv(x, into, 3, 2 if block == 0 else 1, groups=into, bias=True))
-            x = b.relu(b.conv(x, channels, 1, bias=True))
+            x = b.conv_act(x, into, 3, 2 if block == 0 else 1, groups=into)
+            x = b.conv_act(x, channels, 1)
     return b.build(add_classifier(b, x))
 
 
 def repvgg_a0(name: str) -> Graph:
     """Build RepVGG-A0 (Ding et al., 2021), table 3, with its branches merged: 3 x 3 convolutions, biases and ReLUs alone."""
     b = GraphBuilder(name, IMAGE)
-    x = b.relu(b.conv(b.input, 48, 3, 2, bias=True))
+    x = b.conv_act(b.input, 48, 3, 2)
     for channels, blocks in ((48, 2), (96, 4), (192, 14), (1280, 1)):
         for block in range(blocks):
-            x = b.relu(b.conv(x, channels, 3, 2 if block == 0 else 1, bias=True))
+            x = b.conv_act(x, channels, 3, 2 if block == 0 else 1)
     return b.build(add_classifier(b, x))
 
 
 def squeezenext23(name: str) -> Graph:
     """Build 1.0-SqNxt-23 (Gholami et al., 2018), figure 3: bottlenecks of two steps, 3 x 1 and 1 x 3 convolutions."""
     b = GraphBuilder(name, (1, 3, 227, 227))
-    x = b.maxpool(_normed(b, b.input, 64, 7, 2, pad=1), 3, 2, ceil=True)
+    x = b.maxpool(b.conv_bn(b.input, 64, 7, 2, pad=1), 3, 2, ceil=True)
     for stage, (channels, blocks) in enumerate(((32, 6), (64, 6), (128, 8), (256, 1))):
         for block in range(blocks):
             x = _squeezed(b, x, channels, 2 if block == 0 and stage > 0 else 1)
-    return b.build(add_classifier(b, _normed(b, x, 128, 1)))
+    return b.build(add_classifier(b, b.conv_bn(x, 128, 1)))
 
 
 def _squeezed(b: GraphBuilder, x: str, channels: int, stride: int) -> str:
     into = b.channels(x)
     reduced = into if stride > 1 else into // 4 if into > channels else into // 2
-    y = _normed(b, _normed(b, x, reduced, 1, stride), reduced // 2, 1)
-    y = _normed(b, _normed(b, y, reduced, (1, 3)), reduced, (3, 1))
-    y = _normed(b, y, channels, 1)
+    y = b.conv_bn(b.conv_bn(x, reduced, 1, stride), reduced // 2, 1)
+    y = b.conv_bn(b.conv_bn(y, reduced, (1, 3)), reduced, (3, 1))
+    y = b.conv_bn(y, channels, 1)
     if into != channels or stride > 1:
-        x = _normed(b, x, channels, 1, stride)
+        x = b.conv_bn(x, channels, 1, stride)
     return b.relu(b.add(y, x))
 
 
-def _normed(b: GraphBuilder, x: str, channels: int, kernel: Size, stride: int = 1, *, pad: int | None = None) -> str:
-    return b.relu(b.bn(b.conv(x, channels, kernel, stride, pad=pad)))
-
-
 _BUILDERS: tuple[Callable[[str], Graph], ...] = (
-    lenet5,
-    ciresan_mlp,
-    keyword_cnn,
-    pilotnet,
-    zfnet,
-    overfeat_fast,
-    eigen_depth,
-    nin_cifar10,
-    all_cnn_c,
-    wrn_40_4,
-    darknet19,
-    tiny_yolov2,
-    yolov3_tiny,
-    inception_v3,
-    xception,
-    resnext50,
-    se_resnet50,
-    hardnet39ds,
-    peleenet,
-    ghostnet,
-    mobileone_s1,
-    repvgg_a0,
-    squeezenext23,
-    srcnn,
-    espcn,
-)
+    lenet5, ciresan_mlp, keyword_cnn, pilotnet, zfnet, overfeat_fast, eigen_depth, nin_cifar10, all_cnn_c, wrn_40_4, darknet19,
+    tiny_yolov2, yolov3_tiny, inception_v3, xception, resnext50, se_resnet50, hardnet39ds, peleenet, ghostnet, mobileone_s1,
+    repvgg_a0, squeezenext23, srcnn, espcn,
+)  # fmt: skip
 
 #: Builders by name; each takes the name of the graph.
 UNSEEN: Mapping[str, Callable[[str], Graph]] = MappingProxyType({build.__name__: build for build in _BUILDERS})

@@ -73,11 +73,8 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
     except ort.capi.onnxruntime_pybind11_state.Fail as error:
         raise ModelError(f"ONNX Runtime cannot run it: {error}", where=str(made), next_step="report the model") from error
     if not all(error <= most for error, most in zip(errors, allowed, strict=True)):
-        raise CheckError(
-            f"the prepared model differs from the original by {max(errors):.1e} of the largest magnitude",
-            where=str(made),
-            next_step="do not use it; report the model",
-        )
+        what = f"the prepared model differs from the original by {max(errors):.1e} of the largest magnitude"
+        raise CheckError(what, where=str(made), next_step="do not use it; report the model")
     return max(errors)
 
 

@@ -65,11 +65,8 @@ def element_type(number: int, name: str, source: str) -> str:
     if number in _ELEMENT_TYPES:
         return _ELEMENT_TYPES[number][0]
     names = {value: key for key, value in TensorProto.DataType.items()}
-    raise ModelError(
-        f"tensor {name!r} is of element type {names.get(number, number)}, which is not known",
-        where=source,
-        next_step="known are " + ", ".join(known for known, _ in _ELEMENT_TYPES.values()),
-    )
+    what = f"tensor {name!r} is of element type {names.get(number, number)}, which is not known"
+    raise ModelError(what, where=source, next_step="known are " + ", ".join(known for known, _ in _ELEMENT_TYPES.values()))
 
 
 def is_known_type(constant: TensorProto) -> bool:
@@ -131,9 +128,8 @@ def constant_values(name: str, constant: TensorProto, model: Path | None, source
         kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(constant.data_type))
         return np.fromfile(path, kind, tensor.elements, offset=place.offset).reshape(tensor.shape)
     except (OSError, ValueError, TypeError, OverflowError) as error:
-        raise ModelError(
-            f"cannot read constant {name!r}: {' '.join(str(error).split())}", where=source, next_step=_DAMAGED
-        ) from error
+        what = f"cannot read constant {name!r}: {' '.join(str(error).split())}"
+        raise ModelError(what, where=source, next_step=_DAMAGED) from error
 
 
 def place_of(name: str, constant: TensorProto, source: str) -> External:

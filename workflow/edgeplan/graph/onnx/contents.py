@@ -161,11 +161,8 @@ def _check_references(g: onnx.GraphProto, source: str) -> None:
     for node in g.node:
         where = f"{source}, node {node.name or next(iter(node.output), '')!r}"
         if any(attribute.ref_attr_name for attribute in node.attribute):
-            raise ModelError(
-                "an attribute stands for that of a function",
-                where=where,
-                next_step="inline the functions: onnx.inliner.inline_local_functions",
-            )
+            what = "an attribute stands for that of a function"
+            raise ModelError(what, where=where, next_step="inline the functions: onnx.inliner.inline_local_functions")
 
 
 def other_types(g: onnx.GraphProto) -> str:
@@ -195,11 +192,8 @@ def _opset(model: onnx.ModelProto, source: str, *, of_engine: bool) -> int:
         )
     if len(versions) != 1 or min(versions) < 1 or model.ir_version < 1:
         said = " and ".join(map(str, sorted(versions))) or "none"
-        raise ModelError(
-            f"the model must name one opset and its IR version: it names {said} and {model.ir_version or 'none'}",
-            where=source,
-            next_step=_AGAIN,
-        )
+        what = f"the model must name one opset and its IR version: it names {said} and {model.ir_version or 'none'}"
+        raise ModelError(what, where=source, next_step=_AGAIN)
     return int(versions.pop())
 
 
@@ -233,11 +227,8 @@ def _require_same(value: onnx.ValueInfoProto, tensor: Tensor, source: str) -> No
     if value.type.WhichOneof("value") not in (None, "tensor_type"):
         listed = "no tensor"
     if listed != tensor.dtype or (kind.HasField("shape") and not fits):
-        raise ModelError(
-            f"initialiser {tensor.name!r} of {tensor.dtype} and {tensor.shape} is listed as an input of {listed} and {sizes}",
-            where=source,
-            next_step=_AGAIN,
-        )
+        what = f"initialiser {tensor.name!r} of {tensor.dtype} and {tensor.shape} is listed as an input of {listed} and {sizes}"
+        raise ModelError(what, where=source, next_step=_AGAIN)
 
 
 def _once(values: Iterable[onnx.ValueInfoProto], source: str) -> tuple[onnx.ValueInfoProto, ...]:
@@ -276,11 +267,8 @@ def _sorted(nodes: Sequence[onnx.NodeProto], known: Collection[str], source: str
     before = []
     for node in nodes:
         if missing := next((name for name in node.input if name and name not in writer), None):
-            raise ModelError(
-                f"{missing!r} is read, but no node writes it and no input or initialiser has that name",
-                where=f"{source}, node {node.name!r}",
-                next_step=_AGAIN,
-            )
+            what = f"{missing!r} is read, but no node writes it and no input or initialiser has that name"
+            raise ModelError(what, where=f"{source}, node {node.name!r}", next_step=_AGAIN)
         before.append({writer[name] for name in node.input if name} - {_OUTSIDE})
     order = topological(before)
     if len(order) != len(nodes):

@@ -29,10 +29,7 @@ _OF_ONE_AXIS = 13
 _Polynomial = dict[tuple[int, int], float]
 #: What the function is of, for each operator that may be the heart of a GELU.
 _HEARTS: Mapping[str, _Polynomial] = MappingProxyType(
-    {
-        "Erf": {(1, 0): math.sqrt(0.5)},
-        "Tanh": {(1, 0): math.sqrt(2 / math.pi), (3, 0): 0.044715 * math.sqrt(2 / math.pi)},
-    }
+    {"Erf": {(1, 0): math.sqrt(0.5)}, "Tanh": {(1, 0): math.sqrt(2 / math.pi), (3, 0): 0.044715 * math.sqrt(2 / math.pi)}}
 )
 _GELU: _Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Neg"})
@@ -130,7 +127,6 @@ def recognised(
 def _without_dead(
     replaced: Sequence[Operator], operators: Sequence[Operator], outputs: AbstractSet[str]
 ) -> tuple[Operator, ...]:
-    """Leave out what was read before, and is no more."""
     read_before = {name for op in operators for name in op.inputs}
     read, kept = set(outputs), list[Operator]()
     for op in reversed(replaced):
@@ -141,8 +137,6 @@ def _without_dead(
 
 
 class _Patterns:
-    """This class searches one graph for patterns."""
-
     def __init__(
         self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], constants: Mapping[str, TensorProto]
     ) -> None:
@@ -228,7 +222,6 @@ class _Patterns:
         return made if made is not None and made.op_type == op_type else None
 
     def _squared(self, tensor: str) -> Operator | None:
-        """Return the difference that a tensor is the square of."""
         made = self.producer.get(tensor)
         if made is None or made.weights:
             return None

@@ -8,11 +8,11 @@ arithmetic that `patterns` knows again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -21,111 +21,69 @@ from onnx import TensorProto, defs, helper, inliner, numpy_helper
 from edgeplan.errors import ModelError
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.onnx.contents import BEFORE_FUSION
-from edgeplan.graph.onnx.rewriting import Writer, known_tensors, light, names_in
-from edgeplan.graph.operators.base import attributes_of, input_of, refuse
-from edgeplan.graph.shapes import free
+from edgeplan.graph.onnx.rewriting import (
+    MICROSOFT,
+    OWN_DOMAINS,
+    Rewriting,
+    known_tensors,
+    light,
+    names_in,
+    operator_key,
+    opset_of,
+)
+from edgeplan.graph.shapes import Shape, free
 
-_OWN_DOMAINS = ("", "ai.onnx")
-_MICROSOFT = "com.microsoft"
-_AXES_AS_INPUT = 18  # of means; of sums 13
 _OF_ONE_AXIS = 13  # Hardmax
 _LAYER_NORMALIZATION = 17
 _AXIS_AS_INPUT = 20  # of a DFT
 _IMAGE_RANK = 4
 #: Folded, or of sequences or chance.
 _NOT_WRITTEN = frozenset({"Range", "Bernoulli", "SequenceMap"})
-_Shape = tuple[int, ...]
 _SEQUENCE = ("batch", "tokens", "features")
+#: Activations that fused operators have, and the names of their parameters.
+_FUSED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {**dict.fromkeys(("Relu", "Tanh", "Sigmoid"), ()), "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}
+)
 
 
-class _Rewriting:
-    """The nodes that stand for one node; `head` and `keys` are features of a head of an attention, and tokens that it sees."""
+def _refuse(of: Rewriting, what: str) -> NoReturn:
+    of.refuse(what, BEFORE_FUSION if of.node.domain == MICROSOFT else "export it in another form")
 
-    def __init__(
-        self, node: onnx.NodeProto, write: Writer, opset: int, known: Mapping[str, tuple[int, _Shape | None]], source: str
-    ) -> None:
-        self.node, self.write, self.opset, self.source = node, write, opset, source
-        self.attributes = attributes_of(node)
-        self.known = known
-        self.head = self.keys = 0
 
-    def read(self, place: int) -> str:
-        return input_of(self.node, place)
-
-    def shape(self, place: int) -> _Shape:
-        return self.known[self.node.input[place]][1] or ()
-
-    def kind(self, place: int) -> int:
-        return self.known[self.node.input[place]][0]
-
-    def get(self, name: str, default: Any) -> Any:
-        return self.attributes.get(name, default)
-
-    def do(self, op_type: str, *reads: str, **attributes: Any) -> str:
-        return self.write.node(op_type, reads, **attributes)
-
-    def hand_out(self, *found: str) -> None:
-        """Write the node's outputs, those that are wanted."""
-        for name, written in zip(self.node.output, found, strict=False):
-            if name:
-                self.write.node("Identity", [written], name)
-
-    def number(self, value: float) -> str:
-        return self.write.constant(np.array(value, np.float32))
-
-    def integers(self, values: int | Iterable[int]) -> str:
-        return self.write.constant(np.array(values if isinstance(values, int) else tuple(values), np.int64))
-
-    def reshaped(self, tensor: str, shape: Iterable[int]) -> str:
-        return self.do("Reshape", tensor, self.integers(shape))
-
-    def mean(self, tensor: str, axes: Sequence[int]) -> str:
-        if self.opset < _AXES_AS_INPUT:
-            return self.do("ReduceMean", tensor, axes=list(axes))
-        return self.do("ReduceMean", tensor, self.integers(axes))
-
-    def refuse(self, what: str) -> None:
-        refuse(self.node, self.source, what, BEFORE_FUSION if self.node.domain == _MICROSOFT else "export it in another form")
-
-    def require_none(self, *names: str) -> None:
-        """Refuse attributes that say more than is written here."""
-        for name in names:
-            if self.get(name, 0):
-                self.refuse(f"with the attribute {name}")
+def _require_none(of: Rewriting, *names: str) -> None:
+    """Refuse attributes that say more than is written here."""
+    for name in names:
+        if of.get(name, 0):
+            _refuse(of, f"with the attribute {name}")
 
 
 # What ONNX Runtime fuses
 
 
-def _activated(of: _Rewriting, tensor: str) -> str:
+def _activated(of: Rewriting, tensor: str) -> str:
     name = of.get("activation", b"").decode()
     beside = [of.attributes[key] for key in ("activation_alpha", "activation_beta") if key in of.attributes]
     given = of.get("activation_params", beside)
-    keys = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(name, ())
     if name == "Clip":  # its bounds are attributes or inputs, by opset
         return of.do("Min", of.do("Max", tensor, of.number(given[0])), of.number(given[1]))
-    if name and name not in ("Relu", "Tanh", "Sigmoid", "LeakyRelu", "HardSigmoid"):
-        of.refuse(f"with the activation {name}")
-    return of.do(name, tensor, **dict(zip(keys, given, strict=False))) if name else tensor
+    if name and name not in _FUSED:
+        _refuse(of, f"with the activation {name}")
+    return of.do(name, tensor, **dict(zip(_FUSED[name], given, strict=False))) if name else tensor
 
 
-def _kept(of: _Rewriting) -> dict[str, Any]:
+def _kept(of: Rewriting) -> dict[str, Any]:
     return {key: value for key, value in of.attributes.items() if not key.startswith("activation")}
 
 
-def _convolution(of: _Rewriting) -> None:
+def _convolution(of: Rewriting) -> None:
     found = of.do("Conv", *(of.read(place) for place in range(3)), **_kept(of))
     if addend := of.read(3):
         found = of.do("Add", found, addend)
     of.hand_out(_activated(of, found))
 
 
-def _layer(of: _Rewriting) -> None:
-    of.hand_out(_activated(of, of.do("Gemm", *of.node.input, **_kept(of))))
-
-
-def _product(of: _Rewriting) -> None:
-    of.require_none("transBatchA", "transBatchB")
+def _product(of: Rewriting) -> None:
+    _require_none(of, "transBatchA", "transBatchB")
     a, b = ("...ji" if of.get("transA", 0) else "...ij"), ("...kj" if of.get("transB", 0) else "...jk")
     plain = (a, b) == ("...ij", "...jk")
     found = of.do("MatMul", *of.node.input) if plain else of.do("Einsum", *of.node.input, equation=f"{a},{b}->...ik")
@@ -133,7 +91,7 @@ def _product(of: _Rewriting) -> None:
     of.hand_out(found if alpha == 1 else of.do("Mul", found, of.number(alpha)))
 
 
-def _gelu(of: _Rewriting, tensor: str, *, by_tanh: bool = False) -> str:
+def _gelu(of: Rewriting, tensor: str, *, by_tanh: bool = False) -> str:
     inner = of.do("Div", tensor, of.number(math.sqrt(2)))
     if by_tanh:
         cube = of.do("Mul", of.do("Mul", of.do("Mul", tensor, tensor), tensor), of.number(0.044715))
@@ -142,41 +100,32 @@ def _gelu(of: _Rewriting, tensor: str, *, by_tanh: bool = False) -> str:
     return of.do("Mul", of.do("Mul", tensor, curve), of.number(0.5))
 
 
-def _biased(of: _Rewriting) -> str:
+def _biased(of: Rewriting) -> str:
     return of.do("Add", of.read(0), of.read(1)) if of.read(1) else of.read(0)
 
 
-def _quick_gelu(of: _Rewriting) -> None:
-    gate = of.do("Sigmoid", of.do("Mul", of.read(0), of.number(of.get("alpha", 1.702))))
-    of.hand_out(of.do("Mul", of.read(0), gate))
-
-
-def _normalised(of: _Rewriting, tensor: str, axes: Sequence[int], scale: str, shift: str, *, centred: bool) -> tuple[str, ...]:
+def _normalised(of: Rewriting, tensor: str, axes: Sequence[int], scale: str, shift: str, *, centred: bool) -> tuple[str, ...]:
     """The layer normalisation of a tensor, the mean, and the inverse of the deviation, or of the root mean square."""
-    mean = of.mean(tensor, axes) if centred else ""
+    mean = of.reduced("ReduceMean", tensor, axes) if centred else ""
     apart = of.do("Sub", tensor, mean) if centred else tensor
-    variance = of.mean(of.do("Mul", apart, apart), axes)
+    variance = of.reduced("ReduceMean", of.do("Mul", apart, apart), axes)
     root = of.do("Sqrt", of.do("Add", variance, of.number(of.get("epsilon", 1e-5))))
     found = of.do("Mul", of.do("Div", apart, root), scale)
     inverse = of.do("Reciprocal", root) if len(of.node.output) > 1 else ""
     return of.do("Add", found, shift) if shift else found, mean, inverse
 
 
-def _axes(of: _Rewriting) -> tuple[int, ...]:
+def _axes(of: Rewriting) -> tuple[int, ...]:
     rank, axis = len(of.shape(0)), of.get("axis", -1)
     return tuple(range(axis, 0) if axis < 0 else range(axis - rank, 0))
 
 
-def _layer_normalised(of: _Rewriting) -> None:
-    of.hand_out(*_normalised(of, of.read(0), _axes(of), of.read(1), of.read(2), centred=True))
-
-
-def _root_normalised(of: _Rewriting) -> None:
+def _root_normalised(of: Rewriting) -> None:
     found, _, inverse = _normalised(of, of.read(0), _axes(of), of.read(1), "", centred=False)
     of.hand_out(found, inverse)
 
 
-def _skip_normalised(of: _Rewriting, *, centred: bool) -> None:
+def _skip_normalised(of: Rewriting, *, centred: bool) -> None:
     bias = of.read(4 if centred else 3)
     total = of.do("Add", of.read(0), of.read(1))
     total = of.do("Add", total, bias) if bias else total
@@ -184,90 +133,87 @@ def _skip_normalised(of: _Rewriting, *, centred: bool) -> None:
     of.hand_out(*(name or total for name in found), total)
 
 
-def _attended(of: _Rewriting, reads: Sequence[str], mask: int, addend: int) -> None:
-    """Write the output from queries, keys and values by heads; a mask says which tokens are there, or how many."""
+def _attended(of: Rewriting, reads: Sequence[str], sizes: tuple[int, int], mask: int, addend: int) -> None:
+    """Write the output from queries, keys and values by heads; a mask says which tokens are there, or how many.
+
+    Sizes are the features of a head, and tokens that it sees.
+    """
+    head, keys = sizes
     batch, tokens, _ = of.shape(0)
     lacking, given = of.get("mask_filter_value", -10000.0), of.read(mask)
     scores = of.do("MatMul", reads[0], of.do("Transpose", reads[1], perm=[0, 1, 3, 2]))
-    scores = of.do("Mul", scores, of.number(of.get("scale", 0.0) or 1 / math.sqrt(of.head)))
+    scores = of.do("Mul", scores, of.number(of.get("scale", 0.0) or 1 / math.sqrt(head)))
     if given:
         shape = of.shape(mask)
         if shape == (batch,):
-            given = of.do(
-                "Less", of.integers(range(of.keys)), of.reshaped(of.do("Cast", given, to=TensorProto.INT64), (batch, 1))
-            )
-        elif shape != (batch, of.keys):
-            of.refuse(f"with a mask {shape}")
+            places = of.integers(range(keys))
+            given = of.do("Less", places, of.reshaped(of.do("Cast", given, to=TensorProto.INT64), (batch, 1)))
+        elif shape != (batch, keys):
+            _refuse(of, f"with a mask {shape}")
         absent = of.do("Sub", of.number(1), of.do("Cast", given, to=TensorProto.FLOAT))
-        absent = of.reshaped(of.do("Mul", absent, of.number(lacking)), (batch, 1, 1, of.keys))
+        absent = of.reshaped(of.do("Mul", absent, of.number(lacking)), (batch, 1, 1, keys))
         scores = of.do("Add", scores, absent)
     if of.get("unidirectional", 0):
-        later = np.triu(np.full((tokens, of.keys), lacking, np.float32), 1 + of.keys - tokens)
-        scores = of.do("Add", scores, of.write.constant(later))
+        later = np.triu(np.full((tokens, keys), lacking, np.float32), 1 + keys - tokens)
+        scores = of.do("Add", scores, of.constant(later))
     scores = of.do("Add", scores, of.read(addend)) if of.read(addend) else scores
     found = of.do("MatMul", of.do("Softmax", scores, axis=3), reads[2])
     of.hand_out(of.reshaped(of.do("Transpose", found, perm=[0, 2, 1, 3]), (batch, tokens, -1)))
 
 
-def _apart(of: _Rewriting, tensor: str, sizes: Sequence[int], axis: int) -> list[str]:
-    """Parts of an axis, side by side."""
+def _apart(of: Rewriting, tensor: str, sizes: Sequence[int], axis: int) -> list[str]:
     ends = pairwise(np.cumsum([0, *sizes]).tolist())
     return [of.do("Gather", tensor, of.integers(range(*part)), axis=axis) for part in ends]
 
 
-def _heads(of: _Rewriting, tensor: str, shape: _Shape) -> str:
-    """(batch, tokens, features) as (batch, heads, tokens, features of a head)."""
+def _heads(of: Rewriting, tensor: str, shape: Shape) -> str:
     batch, tokens, features = shape
     heads = of.get("num_heads", 1)
     return of.do("Transpose", of.reshaped(tensor, (batch, tokens, heads, features // heads)), perm=[0, 2, 1, 3])
 
 
-def _attention_apart(of: _Rewriting) -> None:
-    """Attend to queries, keys and values that are computed before."""
+def _attention_apart(of: Rewriting) -> None:
     if not all(of.read(place) for place in (1, 2)) or any(map(of.read, range(6, 10))) or len(of.node.output) > 1:
-        of.refuse("of packed, past or present keys and values")
+        _refuse(of, "of packed, past or present keys and values")
     shapes, reads = [of.shape(place) for place in range(3)], [of.read(place) for place in range(3)]
     if any(len(shape) != len(_SEQUENCE) for shape in shapes):
-        of.refuse("of keys and values by heads")
+        _refuse(of, "of keys and values by heads")
     if of.read(3):
         sides = _apart(of, of.read(3), [shape[2] for shape in shapes], 0)
         reads = [of.do("Add", *both) for both in zip(reads, sides, strict=True)]
-    of.head, of.keys = shapes[0][2] // of.get("num_heads", 1), shapes[1][1]
-    _attended(of, [_heads(of, name, shape) for name, shape in zip(reads, shapes, strict=True)], 4, 5)
+    sizes = (shapes[0][2] // of.get("num_heads", 1), shapes[1][1])
+    _attended(of, [_heads(of, name, shape) for name, shape in zip(reads, shapes, strict=True)], sizes, 4, 5)
 
 
-def _attention_whole(of: _Rewriting) -> None:
-    """Attend to the parts of one product, which are queries, keys and values."""
-    of.require_none("do_rotary")
+def _attention_whole(of: Rewriting) -> None:
+    _require_none(of, "do_rotary")
     if of.read(4) or len(of.node.output) > 1:
-        of.refuse("of past or present keys and values")
+        _refuse(of, "of past or present keys and values")
     batch, tokens, _ = of.shape(0)
     sizes = of.get("qkv_hidden_sizes", ()) or [of.shape(1)[1] // 3] * 3
     product = of.do("MatMul", of.read(0), of.read(1))
     parts = _apart(of, of.do("Add", product, of.read(2)) if of.read(2) else product, sizes, 2)
-    of.head, of.keys = sizes[0] // of.get("num_heads", 1), tokens
-    _attended(of, [_heads(of, part, (batch, tokens, size)) for part, size in zip(parts, sizes, strict=True)], 3, 5)
+    heads = [_heads(of, part, (batch, tokens, size)) for part, size in zip(parts, sizes, strict=True)]
+    _attended(of, heads, (sizes[0] // of.get("num_heads", 1), tokens), 3, 5)
 
 
-def _embedded(of: _Rewriting) -> None:
+def _embedded(of: Rewriting) -> None:
     """Words, their places and segments, normalised; and how many of them there are."""
     batch, tokens = of.shape(0)
     places = of.read(8) or of.integers(range(tokens))
     total = of.do("Add", of.do("Gather", of.read(2), of.read(0)), of.do("Gather", of.read(3), places))
     total = of.do("Add", total, of.do("Gather", of.read(4), of.read(1))) if of.read(1) else total
     found, *_ = _normalised(of, total, (-1,), of.read(5), of.read(6), centred=True)
-    count = of.write.constant(np.zeros(batch, np.int32))
+    count = of.constant(np.zeros(batch, np.int32))
     if of.read(7):
-        there = of.do("Equal", of.read(7), of.write.constant(np.array(1, np.int32)))
-        there, axes = of.do("Cast", there, to=TensorProto.INT32), of.integers([1])
-        reads, given = ([there, axes], {}) if of.opset >= _OF_ONE_AXIS else ([there], {"axes": [1]})
-        count = of.do("ReduceSum", *reads, keepdims=0, **given)
+        there = of.do("Equal", of.read(7), of.constant(np.array(1, np.int32)))
+        count = of.reduced("ReduceSum", of.do("Cast", there, to=TensorProto.INT32), [1], keepdims=0)
     of.hand_out(found, count, total)
 
 
-def _rotated(of: _Rewriting, at: int, angles: int) -> None:
+def _rotated(of: Rewriting, at: int, angles: int) -> None:
     """Turn pairs of features by the angles of their token's position; `at` and `angles` are places of inputs."""
-    of.require_none("is_packed_batching")
+    _require_none(of, "is_packed_batching")
     whole = of.shape(0)
     size = of.get("rotary_embedding_dim", 0) or 2 * of.shape(angles)[-1]
     x, tokens = of.read(0), whole[-2]
@@ -303,31 +249,25 @@ def _rotated(of: _Rewriting, at: int, angles: int) -> None:
 # What has no function in ONNX, or only in some opsets
 
 
-def _average(of: _Rewriting) -> None:
-    of.hand_out(of.do("Mul", of.do("Sum", *of.node.input), of.number(1 / len(of.node.input))))
-
-
-def _threshold(of: _Rewriting) -> None:
+def _threshold(of: Rewriting) -> None:
     passed = of.do("Greater", of.read(0), of.number(of.get("alpha", 1.0)))
     of.hand_out(of.do("Where", passed, of.read(0), of.number(0)))
 
 
-def _shrink(of: _Rewriting) -> None:
+def _shrink(of: Rewriting) -> None:
     x, bound, bias = of.read(0), of.get("lambd", 0.5), of.get("bias", 0.0)
     above = of.do("Where", of.do("Greater", x, of.number(bound)), of.do("Sub", x, of.number(bias)), of.number(0))
     of.hand_out(of.do("Where", of.do("Less", x, of.number(-bound)), of.do("Add", x, of.number(bias)), above))
 
 
-def _length_one(of: _Rewriting) -> None:
+def _length_one(of: Rewriting) -> None:
     """A vector of length 0 stays one."""
-    axes, op_type = [of.get("axis", -1)], f"ReduceL{of.get('p', 2)}"
-    reads = [of.read(0)] if of.opset < _AXES_AS_INPUT else [of.read(0), of.integers(axes)]
-    length = of.do(op_type, *reads, **({"axes": axes} if of.opset < _AXES_AS_INPUT else {}))
+    length = of.reduced(f"ReduceL{of.get('p', 2)}", of.read(0), [of.get("axis", -1)])
     length = of.do("Where", of.do("Equal", length, of.number(0)), of.number(1), length)
     of.hand_out(of.do("Div", of.read(0), length))
 
 
-def _hardmax(of: _Rewriting) -> None:
+def _hardmax(of: Rewriting) -> None:
     """1 at the first of the largest; before opset 13 of an axis and all behind it together."""
     shape, old = of.shape(0), of.opset < _OF_ONE_AXIS
     axis = of.get("axis", 1 if old else -1) % len(shape)
@@ -341,12 +281,10 @@ def _hardmax(of: _Rewriting) -> None:
     of.hand_out(of.reshaped(found, shape) if old else found)
 
 
-def _one_hot(of: _Rewriting) -> None:
-    """Compare places with indices; what lies beyond the depth is nowhere."""
-    depth, shape = of.write.value(of.read(1)), of.shape(0)
+def _one_hot(of: Rewriting) -> None:
+    depth, shape = of.value(of.read(1)), of.shape(0)
     if depth is None:
-        of.refuse("whose depth is no constant")
-        return
+        _refuse(of, "whose depth is no constant")
     count, rank = int(depth.ravel()[0]), len(shape) + 1
     axis = of.get("axis", -1) % rank
     places = of.do("Cast", of.read(0), to=TensorProto.INT64)
@@ -358,24 +296,17 @@ def _one_hot(of: _Rewriting) -> None:
     of.hand_out(of.do("Where", there, on, off))
 
 
-def _eye(of: _Rewriting) -> None:
-    kind = of.get("dtype", 0) or of.kind(0)
-    rows, columns = of.shape(0)
-    value = np.eye(rows, columns, k=of.get("k", 0), dtype=helper.tensor_dtype_to_np_dtype(kind))
-    of.hand_out(of.write.constant(value))
-
-
-def _compress(of: _Rewriting) -> None:
-    wanted, shape = of.write.value(of.read(1)), of.shape(0)
+def _compress(of: Rewriting) -> None:
+    wanted, shape = of.value(of.read(1)), of.shape(0)
     if wanted is None:
-        refuse(of.node, of.source, "whose condition is no constant", "it depends on data: export it with a fixed condition")
+        of.refuse("whose condition is no constant", "it depends on data: export it with a fixed condition")
     axis = of.attributes.get("axis")
     x = of.reshaped(of.read(0), (-1,)) if axis is None else of.read(0)
     places = np.flatnonzero(wanted[: math.prod(shape) if axis is None else shape[axis]])
     of.hand_out(of.do("Gather", x, of.integers(places.tolist()), axis=axis or 0))
 
 
-def _reverse(of: _Rewriting) -> None:
+def _reverse(of: Rewriting) -> None:
     """The first places of each example in the opposite order."""
     shape, batch, time = of.shape(0), of.get("batch_axis", 1), of.get("time_axis", 0)
     ends = [1] * len(shape)
@@ -388,21 +319,20 @@ def _reverse(of: _Rewriting) -> None:
     of.hand_out(of.do("GatherElements", of.read(0), of.do("Expand", places, of.integers(shape)), axis=time))
 
 
-def _fourier(of: _Rewriting) -> None:
+def _fourier(of: Rewriting) -> None:
     """Products with cosines and sines of an axis, which the last one, of real and imaginary parts, stands behind."""
     shape, axis, length = of.shape(0), of.get("axis", 1), len(of.node.input) > 1 and of.read(1)
     if of.opset >= _AXIS_AS_INPUT:
-        given = of.write.value(of.read(2)) if of.read(2) else np.array(-2)
+        given = of.value(of.read(2)) if of.read(2) else np.array(-2)
         axis = None if given is None else int(given.ravel()[0])
-    count = of.write.value(length) if length else np.array(shape[axis or 0])
+    count = of.value(length) if length else np.array(shape[axis or 0])
     if axis is None or count is None or (of.get("inverse", 0) and of.get("onesided", 0)):
-        of.refuse("of a computed axis or length, or of one side back")
-        return
+        _refuse(of, "of a computed axis or length, or of one side back")
     axis, n, rank = axis % len(shape), int(count.ravel()[0]), len(shape) - 1
     angles = np.outer(np.arange(shape[axis]), np.arange(n // 2 + 1 if of.get("onesided", 0) else n)) % n * (2 * np.pi / n)
     share = (np.arange(shape[axis]) < n)[:, None] / (n if of.get("inverse", 0) else 1)
     turn = share * (1 if of.get("inverse", 0) else -1)
-    cosines, sines = (of.write.constant(table.astype(np.float32)) for table in (share * np.cos(angles), turn * np.sin(angles)))
+    cosines, sines = (of.constant(table.astype(np.float32)) for table in (share * np.cos(angles), turn * np.sin(angles)))
     order = [*(place for place in range(rank) if place != axis), axis]
     parts = [of.do("Gather", of.read(0), of.integers(place), axis=rank) for place in range(shape[-1])]
     parts = [of.do("Transpose", part, perm=order) for part in parts]
@@ -416,12 +346,12 @@ def _fourier(of: _Rewriting) -> None:
     of.hand_out(of.do("Concat", *found, axis=rank))
 
 
-def _sampled(of: _Rewriting) -> None:
+def _sampled(of: Rewriting) -> None:
     """Pixels of an image at the places of a grid: a sum of the nearest four, or the nearest."""
     shape, mode = of.shape(0), of.get("mode", b"linear").decode()
     padding, aligned = of.get("padding_mode", b"zeros").decode(), of.get("align_corners", 0)
     if len(shape) != _IMAGE_RANK or mode not in ("linear", "bilinear", "nearest"):
-        of.refuse(f"of the mode {mode} and {len(shape)} axes")
+        _refuse(of, f"of the mode {mode} and {len(shape)} axes")
     batch, channels, *sizes = shape
     points = math.prod(of.shape(1)[1:3])
     sides = []  # of each axis: for each pixel beside a place where it is, and what it counts
@@ -432,9 +362,8 @@ def _sampled(of: _Rewriting) -> None:
         place = of.do("Round", place) if mode == "nearest" else place
         if padding == "reflection" and high > low:
             beyond = of.do("Abs", of.do("Sub", place, of.number(low)))
-            beyond = of.do(
-                "Abs", of.do("Sub", of.do("Mod", beyond, of.number(2 * (high - low)), fmod=1), of.number(high - low))
-            )
+            beyond = of.do("Mod", beyond, of.number(2 * (high - low)), fmod=1)
+            beyond = of.do("Abs", of.do("Sub", beyond, of.number(high - low)))
             place = of.do("Sub", of.number(high), beyond)
         if padding == "border":
             place = _within(of, place, size)
@@ -458,14 +387,20 @@ def _sampled(of: _Rewriting) -> None:
     of.hand_out(of.reshaped(total, (batch, channels, *of.shape(1)[1:3])))
 
 
-def _within(of: _Rewriting, place: str, size: int) -> str:
+def _within(of: Rewriting, place: str, size: int) -> str:
     return of.do("Min", of.do("Max", place, of.number(0)), of.number(size - 1))
 
 
+def _eye(of: Rewriting) -> None:
+    dtype = helper.tensor_dtype_to_np_dtype(of.get("dtype", 0) or of.known[of.node.input[0]][0])
+    rows, columns = of.shape(0)
+    of.hand_out(of.constant(np.eye(rows, columns, k=of.get("k", 0), dtype=dtype)))
+
+
 #: How each operator is written, by its domain and name.
-WRITTEN: Mapping[tuple[str, str], Callable[[_Rewriting], None]] = MappingProxyType(
+WRITTEN: Mapping[tuple[str, str], Callable[[Rewriting], None]] = MappingProxyType(
     {
-        ("", "Mean"): _average,
+        ("", "Mean"): lambda of: of.hand_out(of.do("Mul", of.do("Sum", *of.node.input), of.number(1 / len(of.node.input)))),
         ("", "ThresholdedRelu"): _threshold,
         ("", "Shrink"): _shrink,
         ("", "LpNormalization"): _length_one,
@@ -476,46 +411,45 @@ WRITTEN: Mapping[tuple[str, str], Callable[[_Rewriting], None]] = MappingProxyTy
         ("", "ReverseSequence"): _reverse,
         ("", "DFT"): _fourier,
         ("", "GridSample"): _sampled,
-        ("", "LayerNormalization"): _layer_normalised,
+        ("", "LayerNormalization"): lambda of: of.hand_out(
+            *_normalised(of, of.read(0), _axes(of), of.read(1), of.read(2), centred=True)
+        ),
         ("", "SimplifiedLayerNormalization"): _root_normalised,
-        (_MICROSOFT, "FusedConv"): _convolution,
-        (_MICROSOFT, "FusedGemm"): _layer,
-        (_MICROSOFT, "FusedMatMul"): _product,
-        (_MICROSOFT, "Gelu"): lambda of: of.hand_out(_gelu(of, of.read(0))),
-        (_MICROSOFT, "BiasGelu"): lambda of: of.hand_out(_gelu(of, _biased(of))),
-        (_MICROSOFT, "FastGelu"): lambda of: of.hand_out(_gelu(of, _biased(of), by_tanh=True)),
-        (_MICROSOFT, "QuickGelu"): _quick_gelu,
-        (_MICROSOFT, "SkipLayerNormalization"): partial(_skip_normalised, centred=True),
-        (_MICROSOFT, "SkipSimplifiedLayerNormalization"): partial(_skip_normalised, centred=False),
-        (_MICROSOFT, "SimplifiedLayerNormalization"): _root_normalised,
-        (_MICROSOFT, "Attention"): _attention_whole,
-        (_MICROSOFT, "MultiHeadAttention"): _attention_apart,
-        (_MICROSOFT, "EmbedLayerNormalization"): _embedded,
+        (MICROSOFT, "FusedConv"): _convolution,
+        (MICROSOFT, "FusedGemm"): lambda of: of.hand_out(_activated(of, of.do("Gemm", *of.node.input, **_kept(of)))),
+        (MICROSOFT, "FusedMatMul"): _product,
+        (MICROSOFT, "Gelu"): lambda of: of.hand_out(_gelu(of, of.read(0))),
+        (MICROSOFT, "BiasGelu"): lambda of: of.hand_out(_gelu(of, _biased(of))),
+        (MICROSOFT, "FastGelu"): lambda of: of.hand_out(_gelu(of, _biased(of), by_tanh=True)),
+        (MICROSOFT, "QuickGelu"): lambda of: of.hand_out(
+            of.do("Mul", of.read(0), of.do("Sigmoid", of.do("Mul", of.read(0), of.number(of.get("alpha", 1.702)))))
+        ),
+        (MICROSOFT, "SkipLayerNormalization"): partial(_skip_normalised, centred=True),
+        (MICROSOFT, "SkipSimplifiedLayerNormalization"): partial(_skip_normalised, centred=False),
+        (MICROSOFT, "SimplifiedLayerNormalization"): _root_normalised,
+        (MICROSOFT, "Attention"): _attention_whole,
+        (MICROSOFT, "MultiHeadAttention"): _attention_apart,
+        (MICROSOFT, "EmbedLayerNormalization"): _embedded,
         ("", "RotaryEmbedding"): partial(_rotated, at=3, angles=1),
-        (_MICROSOFT, "RotaryEmbedding"): partial(_rotated, at=1, angles=2),
+        (MICROSOFT, "RotaryEmbedding"): partial(_rotated, at=1, angles=2),
     }
 )
 
 
 def is_composed(model: onnx.ModelProto) -> bool:
     """Tell whether a model holds operators that are written as others here."""
-    opset = _opset(model)
+    opset = opset_of(model)
     return any(_way(node, opset) or _has_function(node, opset) for node in model.graph.node)
 
 
-def _opset(model: onnx.ModelProto) -> int:
-    return max((one.version for one in model.opset_import if one.domain in _OWN_DOMAINS), default=1)
-
-
-def _way(node: onnx.NodeProto, opset: int) -> Callable[[_Rewriting], None] | None:
-    if node.op_type == "LayerNormalization" and opset >= _LAYER_NORMALIZATION:
-        return None
-    return WRITTEN.get(("" if node.domain in _OWN_DOMAINS else node.domain, node.op_type))
+def _way(node: onnx.NodeProto, opset: int) -> Callable[[Rewriting], None] | None:
+    known = node.op_type == "LayerNormalization" and opset >= _LAYER_NORMALIZATION
+    return None if known else WRITTEN.get(operator_key(node))
 
 
 def _has_function(node: onnx.NodeProto, opset: int) -> bool:
     """Tell whether ONNX defines an operator by others, and it is not known here, or in another form."""
-    if node.domain not in _OWN_DOMAINS or node.op_type in _NOT_WRITTEN or not defs.has(node.op_type, opset):
+    if node.domain not in OWN_DOMAINS or node.op_type in _NOT_WRITTEN or not defs.has(node.op_type, opset):
         return False
     schema = defs.get_schema(node.op_type, opset)
     defined = schema.has_function or schema.has_context_dependent_function
@@ -524,38 +458,34 @@ def _has_function(node: onnx.NodeProto, opset: int) -> bool:
 
 def drop_idle(model: onnx.ModelProto) -> bool:
     """Leave out what functions do in case, and tell whether there was any: sums with zeros, choices that a constant decides."""
-    known, write, found = known_tensors(model), Writer(model.graph), False
-    for node in model.graph.node:
-        write.name = node.name or node.output[0]
-        places = {"Add": ((0, 1), (1, 0)), "Where": ((0, 2),)}.get(node.op_type, ())
+    known, found = known_tensors(model), list[str]()
+
+    def write(of: Rewriting) -> None:
+        places = {"Add": ((0, 1), (1, 0)), "Where": ((0, 2),)}.get(of.node.op_type, ())
         for place, other in places:  # the first is all zeros, the second is what is left
-            value, kept = write.value(node.input[place]), node.input[other]
-            same = kept in known and known[kept] == known.get(node.output[0])
+            value, kept = of.value(of.node.input[place]), of.node.input[other]
+            same = kept in known and known[kept] == known.get(of.node.output[0])
             if value is not None and not value.any() and same:
-                write.node("Identity", [kept], node.output[0])
-                found = True
-                break
-        else:
-            write.keep(node)
-    write.finish()
-    return found
+                found.append(of.do("Identity", kept, into=of.node.output[0]))
+                return
+        of.keep()
+
+    Rewriting(model.graph).run(write)
+    return bool(found)
 
 
 def plain_functions(model: onnx.ModelProto, source: str) -> None:
     """Write operators of a model that are made up of others as these; those that need shapes once they are known."""
-    opset, before = _opset(model), list[str]()
+    opset, before = opset_of(model), list[str]()
+
+    def write(of: Rewriting) -> None:
+        shapes = [of.known.get(name, (0, None))[1] for name in of.node.input if name]
+        known = not any(shape is None or -1 in shape for shape in shapes)
+        ((known and _way(of.node, opset)) or Rewriting.keep)(of)
+
     while before != (before := [node.op_type for node in model.graph.node]) and is_composed(model):
         _inline(model, opset, source)
-        known, write = known_tensors(model), Writer(model.graph)
-        for node in model.graph.node:
-            write.name = node.name or node.output[0]
-            way = _way(node, opset)
-            shapes = [known.get(name, (0, None))[1] for name in node.input if name]
-            if way and not any(shape is None or -1 in shape for shape in shapes):
-                way(_Rewriting(node, write, opset, known, source))
-            else:
-                write.keep(node)
-        write.finish()
+        Rewriting(model.graph, source, opset, known_tensors(model)).run(write)
 
 
 def _inline(model: onnx.ModelProto, opset: int, source: str) -> None:

@@ -119,7 +119,6 @@ class Preparation:
 
 
 def _text(value: Any) -> str:
-    """Write a value, or a sequence of them, as the command line's --set takes it."""
     if isinstance(value, str):
         return value
     plain = np.asarray(value).tolist()
@@ -131,9 +130,8 @@ def _named(texts: Iterable[str], option: str, example: str) -> Iterator[tuple[st
     for text in texts:
         found = _SETTING.fullmatch(text)
         if found is None:
-            raise ModelError(
-                f"{text!r} names no input and what it is", where=option, next_step=f"for example {option} {example}"
-            )
+            what = f"{text!r} names no input and what it is"
+            raise ModelError(what, where=option, next_step=f"for example {option} {example}")
         if found["name"] in seen:
             raise ModelError(f"the input {found['name']!r} is given twice", where=option, next_step="leave one of them out")
         seen.add(found["name"])
@@ -158,20 +156,12 @@ def _no_shape(name: str, text: str) -> ModelError:
 def needs_preparation(model: onnx.ModelProto) -> bool:
     """Tell whether a file leaves shapes open, or holds arithmetic on shapes, subgraphs, functions or half precision."""
     open_shapes = any(dim.dim_value <= 0 for value in _given(model).values() for dim in value.type.tensor_type.shape.dim)
-    return (
-        open_shapes
-        or bool(model.functions)
-        or any(node.op_type in ARITHMETIC for node in model.graph.node)
-        or _is_half(model)
-        or _is_odd_output(model)
-        or _reads_constants_alone(model)
-        or _is_written_anew(model)
-        or is_composed(model)
-    )
+    told = (_is_half, _is_odd_output, _reads_constants_alone, _is_written_anew, is_composed)
+    arithmetic = any(node.op_type in ARITHMETIC for node in model.graph.node)
+    return open_shapes or bool(model.functions) or arithmetic or any(tells(model) for tells in told)
 
 
 def _is_written_anew(model: onnx.ModelProto) -> bool:
-    """Tell whether a model holds operators that preparation writes as others."""
     return is_quantised(model) or any(node.op_type in ("Einsum", "Scaler") for node in model.graph.node)
 
 
@@ -188,7 +178,6 @@ def _reads_constants_alone(model: onnx.ModelProto) -> bool:
 
 
 def _is_half(model: onnx.ModelProto) -> bool:
-    """Tell whether any tensor that is stored, or inputs or outputs, are of half precision."""
     declared = (value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output))
     return not _HALVES.isdisjoint((*declared, *(tensor.data_type for tensor in messages_of(model, TensorProto))))
 
@@ -236,8 +225,8 @@ def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, pat
         known = known_tensors(found)
         plain_scalers(found)
         plain_operators(found, source)
-        plain_constants(found, {name: kind for name, (kind, _) in known.items()}, source)
-        plain_products(found, {name: shape for name, (_, shape) in known.items() if shape is not None}, source)
+        plain_constants(found, known, source)
+        plain_products(found, known, source)
         found = _folded(found, source)
     if all(node.op_type == "Constant" for node in found.graph.node):
         what = "the model computes nothing: its outputs follow from constants alone"
@@ -258,7 +247,6 @@ def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, pat
 
 
 def _written_out(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
-    """Return a folded model without operators that are made up of others."""
     if not is_composed(model):
         return model
     plain_functions(model, source)
@@ -267,7 +255,6 @@ def _written_out(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
 
 
 def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
-    """Return a model without what follows from constants."""
     found = _folded_once(model, source)
     while fold_choices(found):  # what follows from one may be sorted again
         found = _folded_once(found, source)
@@ -305,8 +292,6 @@ def _folded_once(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
 
 
 def _inlined(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
-    """Return a model whose functions stand where they are called."""
-
     def inline(simple: Any) -> None:
         common.InlinePass()(simple)
         common.RemoveUnusedFunctionsPass()(simple)
@@ -315,7 +300,6 @@ def _inlined(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
 
 
 def _by_library(model: onnx.ModelProto, change: Callable[[Any], None], source: str) -> onnx.ModelProto:
-    """Return a model once onnx_ir has changed it."""
     for name in ("onnx_ir", "onnxscript"):  # their warnings are of initialisers and of what is folded, not of what users do
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
@@ -329,9 +313,8 @@ def _by_library(model: onnx.ModelProto, change: Callable[[Any], None], source: s
                 raise cause from error
             cause = cause.__cause__
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(
-            f"the model cannot be simplified: {reason}", where=source, next_step="export it again with static shapes"
-        ) from error
+        what = f"the model cannot be simplified: {reason}"
+        raise ModelError(what, where=source, next_step="export it again with static shapes") from error
 
 
 def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
@@ -394,7 +377,7 @@ def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
         if kind not in _HALVES:
             continue
         (name,) = node.output
-        if name not in written and all(_is_cast_to_single(reader) for reader in readers.get(name, ())):
+        if name not in written and all(map(_is_cast_to_single, readers.get(name, ()))):
             stored.add(name)
             continue
         single, half = free(f"{name}:single", taken), free(f"{name}:half", taken)
@@ -472,37 +455,34 @@ def _drop_defaults(model: onnx.ModelProto) -> None:
 
 
 def _give_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> None:
-    """Turn inputs that steer the graph into constants."""
     inputs = _given(model)
     for name, value in given_values(model, values, source).items():
         model.graph.input.remove(inputs[name])
         model.graph.initializer.append(numpy_helper.from_array(value, name))
 
 
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+#: How a text of each element type is read.
+_READERS: Mapping[int, Callable[[str], Any]] = MappingProxyType(
+    {
+        TensorProto.BOOL: lambda text: _TRUTH[text.strip().lower()],
+        **dict.fromkeys(_INTEGERS, int),
+        **dict.fromkeys(_FLOATS, float),
+    }
+)
+
+
 def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[Any]:
-    kind = value.type.tensor_type.elem_type
-    where = f"--set {value.name}, {source}"
+    kind, where = value.type.tensor_type.elem_type, f"--set {value.name}, {source}"
+    kind_name = TensorProto.DataType.Name(kind).lower()
+    if (read := _READERS.get(kind)) is None:
+        what = f"input {value.name!r} is of {kind_name}, which no text is a value of"
+        raise ModelError(what, where=where, next_step="export the model with that value fixed")
     try:
-        if kind == TensorProto.BOOL:
-            numbers: list[Any] = [
-                {"true": True, "false": False, "1": True, "0": False}[part.strip().lower()] for part in text.split(",")
-            ]
-        elif kind in _INTEGERS:
-            numbers = [int(part) for part in text.split(",")]
-        elif kind in _FLOATS:
-            numbers = [float(part) for part in text.split(",")]
-        else:
-            raise ModelError(
-                f"input {value.name!r} is of {TensorProto.DataType.Name(kind).lower()}, which no text is a value of",
-                where=where,
-                next_step="export the model with that value fixed",
-            )
-        array = np.array(numbers, helper.tensor_dtype_to_np_dtype(kind))
+        array = np.array([read(part) for part in text.split(",")], helper.tensor_dtype_to_np_dtype(kind))
     except (ValueError, KeyError, OverflowError) as error:
-        kind_name = TensorProto.DataType.Name(kind).lower()
-        raise ModelError(
-            f"{text!r} is no {kind_name}", where=where, next_step=f"give numbers of {kind_name}, as in 1,2"
-        ) from error
+        next_step = f"give numbers of {kind_name}, as in 1,2"
+        raise ModelError(f"{text!r} is no {kind_name}", where=where, next_step=next_step) from error
     sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     if not sizes and array.size == 1:
         return array.reshape(())
@@ -510,11 +490,8 @@ def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[An
         return array
     if sizes and all(sizes) and array.size in (1, math.prod(sizes)) and math.prod(sizes) <= _LARGEST_FOLDED_ELEMENTS:
         return np.broadcast_to(array if array.size == 1 else array.reshape(sizes), sizes).copy()
-    raise ModelError(
-        f"{array.size} numbers for an input of shape {tuple(d or '?' for d in sizes)}",
-        where=where,
-        next_step="give one, or as many",
-    )
+    what = f"{array.size} numbers for an input of shape {tuple(d or '?' for d in sizes)}"
+    raise ModelError(what, where=where, next_step="give one, or as many")
 
 
 def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> None:
@@ -550,16 +527,12 @@ def _sizes_of_symbols(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Prepara
         fits = len(sizes) == len(dims) and all(d.dim_value <= 0 or d.dim_value == s for d, s in zip(dims, sizes, strict=True))
         if not fits and kind.HasField("shape"):
             has = ",".join(map(_size_text, dims))
-            raise ModelError(
-                f"the input {name!r} is of shape {has}", where="--shape", next_step="give its open axes sizes alone"
-            )
+            what = f"the input {name!r} is of shape {has}"
+            raise ModelError(what, where="--shape", next_step="give its open axes sizes alone")
         for dim, size in zip(dims, sizes, strict=False):
             if dim.dim_value <= 0 and _named_axis(dim) and symbols.setdefault(dim.dim_param, size) != size:
-                raise ModelError(
-                    f"the axis {dim.dim_param!r} is given {symbols[dim.dim_param]} and {size}",
-                    where=f"--shape {name}",
-                    next_step="one symbol has one size in all inputs",
-                )
+                what = f"the axis {dim.dim_param!r} is given {symbols[dim.dim_param]} and {size}"
+                raise ModelError(what, where=f"--shape {name}", next_step="one symbol has one size in all inputs")
     return symbols
 
 
@@ -586,11 +559,9 @@ def _require_batch(
             )
     if not is_open and (not fixed or set(fixed.values()) != {batch}):
         other = next((name for name, size in fixed.items() if size != batch), "")
-        raise ModelError(
-            f"the batch of {other} is fixed at {fixed[other]}" if other else "no input has a batch",
-            where=f"--batch {batch}, {source}",
-            next_step="leave --batch out, or export the model with an open first axis or with that batch",
-        )
+        what = f"the batch of {other} is fixed at {fixed[other]}" if other else "no input has a batch"
+        next_step = "leave --batch out, or export the model with an open first axis or with that batch"
+        raise ModelError(what, where=f"--batch {batch}, {source}", next_step=next_step)
 
 
 def _open_batches(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Preparation) -> dict[str, int]:
@@ -625,11 +596,8 @@ def _give_shape(name: str, value: onnx.ValueInfoProto, wanted: Preparation, symb
             dim.dim_value = size
     if missing:
         example = ",".join(map(_size_text, kind.shape.dim))
-        raise ModelError(
-            f"the input {name!r} leaves {', '.join(dict.fromkeys(missing))} open",
-            where=source,
-            next_step=f"give sizes: --shape {name}={example}, with numbers for the names",
-        )
+        what = f"the input {name!r} leaves {', '.join(dict.fromkeys(missing))} open"
+        raise ModelError(what, where=source, next_step=f"give sizes: --shape {name}={example}, with numbers for the names")
     bytes_each = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if kind.elem_type else 4
     if math.prod(d.dim_value for d in kind.shape.dim) * bytes_each > _LARGEST_INPUT_BYTES:
         raise ModelError(f"the input {name!r} takes more than 4 GB", where=source, next_step="give it a smaller shape")

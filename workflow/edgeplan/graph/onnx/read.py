@@ -28,7 +28,7 @@ from edgeplan.graph.onnx.constants import MOST_BYTES, constant_values, element_t
 from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx.forms import modern, over_one_axis, recognised
 from edgeplan.graph.onnx.stored import stored_weights
-from edgeplan.graph.operators.base import AGAIN, Problem, input_of, is_zero, refuse
+from edgeplan.graph.operators.base import AGAIN, Beside, Problem, input_of, is_zero, refuse
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.shapes import free
 
@@ -69,13 +69,13 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     contents, stored = stored_weights(modern(contents, source), source)
     alias = dict(_equal_scalings(contents))
     read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
-    nodes, taken = [], contents.names
+    nodes, taken, beside = [], contents.names, Beside(contents.constants, read, source)
     for given in contents.nodes:
         for place, name in enumerate(given.input):
             given.input[place] = alias.get(name, name)
         spec = SPECS.get(given.op_type)
         before = set(given.output)
-        node = spec.form(given, contents.constants, read, source) if spec and spec.form else given
+        node = spec.form(given, beside) if spec and spec.form else given
         for place, name in enumerate(node.output):
             if name and name not in before:  # the form asks for what nothing reads
                 node.output[place] = free(name, taken)
@@ -101,15 +101,8 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     outputs = tuple(held for name, held in named if name not in constants)
     operators = recognised(operators, tensors, contents.constants, outputs)
     tensors |= {name: replace(contents.tensors[held], name=name) for name, held in constants.items()}
-    graph = Graph(
-        contents.name,
-        operators,
-        tuple(i.name for i in contents.inputs),
-        outputs,
-        MappingProxyType(tensors),
-        MappingProxyType(constants),
-        stored,
-    )
+    inputs, handed_out = tuple(i.name for i in contents.inputs), MappingProxyType(constants)
+    graph = Graph(contents.name, operators, inputs, outputs, MappingProxyType(tensors), handed_out, stored)
     if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
         raise ModelError("the model computes nothing", where=source, next_step="export the model again")
     check_graph(graph, source)
@@ -130,7 +123,6 @@ def _equal_scalings(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | None, source: str) -> dict[str, npt.NDArray[Any]]:
-    """Return values of the constants that decide shapes or that the graph keeps."""
     found: dict[str, npt.NDArray[Any]] = {}
     for node in nodes:
         for role, name in zip(_roles(node), node.input, strict=False):
@@ -139,20 +131,13 @@ def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | No
             if name not in contents.constants:
                 if role in SPECS[node.op_type].computed:
                     continue
-                raise ModelError(
-                    f"{node.op_type} whose {role} is no constant",
-                    where=f"{source}, node {node.name!r}",
-                    next_step="fix the input shape and fold constants",
-                )
+                refuse(node, source, f"whose {role} is no constant", "fix the input shape and fold constants")
             if name not in found:
                 found[name] = constant_values(name, contents.constants[name], path, source)
             integers, several = role in SPECS[node.op_type].integers, node.op_type == "Clip" and found[name].size != 1
             if several or (integers and found[name].dtype not in (np.int64, np.int32)):
-                raise ModelError(
-                    f"{node.op_type} whose {role} is {found[name].size} numbers of type {found[name].dtype}",
-                    where=f"{source}, node {node.name!r}",
-                    next_step="export it with " + ("integers" if integers else "one number for each bound"),
-                )
+                what = f"whose {role} is {found[name].size} numbers of type {found[name].dtype}"
+                refuse(node, source, what, "export it with " + ("integers" if integers else "one number for each bound"))
     return found
 
 
@@ -167,12 +152,8 @@ def _copies(
     taken = {name for name in contents.outputs if name not in alias}
     for name in contents.outputs:
         source = alias.get(name, name)
-        if (
-            name != source
-            and (source in taken or source not in written)
-            and name in tensors
-            and source not in contents.constants
-        ):
+        beside = name != source and (source in taken or source not in written)
+        if beside and name in tensors and source not in contents.constants:
             shape = MappingProxyType({"shape": tensors[source].shape})
             yield Operator(free(f"{name}:copy", names), "Reshape", (source,), (name,), (), shape)
         taken.add(source)
@@ -199,11 +180,7 @@ def _attribute(attribute: onnx.AttributeProto) -> Attribute:
 
 
 def _operator(
-    node: onnx.NodeProto,
-    contents: Contents,
-    values: Mapping[str, npt.NDArray[Any]],
-    tensors: Mapping[str, Tensor],
-    source: str,
+    node: onnx.NodeProto, contents: Contents, values: Mapping[str, npt.NDArray[Any]], tensors: Mapping[str, Tensor], source: str
 ) -> Operator:
     attributes: dict[str, Attribute] = {a.name: _attribute(a) for a in node.attribute}
     inputs: list[str] = []
@@ -358,11 +335,8 @@ def check_graph(graph: Graph, source: str) -> None:
             raise ModelError(f"{op.op_type} {what}", where=where, next_step=next_step)
     total = sum(tensor.size_bytes for tensor in graph.tensors.values())
     if total > MOST_BYTES:
-        raise ModelError(
-            f"the tensors of the model take {total / 1e12:.0f} TB",
-            where=source,
-            next_step="check the shapes and export it again",
-        )
+        what = f"the tensors of the model take {total / 1e12:.0f} TB"
+        raise ModelError(what, where=source, next_step="check the shapes and export it again")
 
 
 def _axis(graph: Graph, op: Operator) -> Problem:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -14,16 +15,20 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from edgeplan.graph.onnx.constants import MOST_SMALL, held_value, held_values
-from edgeplan.graph.operators.base import attributes_of, input_of, refuse
+from edgeplan.graph.operators.base import attributes_of, copied, input_of, refuse
+from edgeplan.graph.shapes import Shape
 
 Array = npt.NDArray[Any]
+#: Element types and shapes of tensors, as far as they are known.
+Known = Mapping[str, tuple[int, Shape | None]]
+OWN_DOMAINS, MICROSOFT = ("", "ai.onnx"), "com.microsoft"
 #: Of the operator Scaler.
 _CLASSICAL = "ai.onnx.ml"
 #: A term of the equation of an Einsum.
 _TERM = re.compile(r"([A-Za-z]*)(\.\.\.)?([A-Za-z]*)")
 _ELLIPSIS = "..."
-#: From this opset on the axes of a sum are an input.
-_AXES_AS_INPUT = 13
+#: From these opsets on the axes of a sum, and of means and other reductions, are an input.
+_AXES_OF_SUMS, _AXES = 13, 18
 
 
 def names_in(graph: onnx.GraphProto) -> set[str]:
@@ -32,25 +37,66 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     return {*(value.name for values in (graph.input, graph.output, graph.initializer) for value in values), *of_nodes}
 
 
-class Writer:
-    """A writer puts together the nodes that replace those of a graph, each in the place of the one that it stands for.
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operators."""
+    return max((one.version for one in model.opset_import if one.domain in OWN_DOMAINS), default=1)
 
-    Names of new nodes and tensors begin with `name`, of the node being replaced; `constants` are the graph's and new ones.
+
+def operator_key(node: onnx.NodeProto) -> tuple[str, str]:
+    """Return an operator's domain, "" for ONNX's own, and name."""
+    return "" if node.domain in OWN_DOMAINS else node.domain, node.op_type
+
+
+class Rewriting:
+    """A rewriting puts together the nodes that replace those of a graph, each in the place of the one that it stands for.
+
+    Names of new nodes and tensors begin with that of the node being replaced; `constants` are the graph's and new ones.
     """
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: onnx.GraphProto, source: str = "", opset: int = 1, known: Known = MappingProxyType({})) -> None:
+        self.source, self.opset, self.known = source, opset, known
         self._graph, self._nodes, self._new = graph, list[onnx.NodeProto](), list[TensorProto]()
         self._count = 0
         self._taken = names_in(graph)
-        self.name = ""
+        self.name, self.node = "", onnx.NodeProto()
         self.constants: dict[str, TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant" and (value := held_value(node)) is not None:
                 self.constants[node.output[0]] = value
 
-    def keep(self, node: onnx.NodeProto) -> None:
-        """Write a node as it is."""
-        self._nodes.append(node)
+    def run(self, write: Callable[[Rewriting], None]) -> None:
+        """Have a function write what stands for each node, and put all that into the graph."""
+        for node in self._graph.node:
+            self.node, self.name = node, node.name or next(iter(node.output), "")
+            write(self)
+        del self._graph.node[:]
+        self._graph.node.extend(self._nodes)
+        self._graph.initializer.extend(self._new)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes of the node being replaced."""
+        return attributes_of(self.node)
+
+    def get(self, name: str, default: Any) -> Any:
+        """Return an attribute, or what it is where it is not given."""
+        return self.attributes.get(name, default)
+
+    def read(self, place: int) -> str:
+        """Name of an input of the node being replaced, "" for none."""
+        return input_of(self.node, place)
+
+    def shape(self, place: int) -> Shape:
+        """Return the known shape of an input."""
+        return self.known[self.node.input[place]][1] or ()
+
+    def refuse(self, what: str, next_step: str) -> NoReturn:
+        """Refuse the node being replaced."""
+        refuse(self.node, self.source, what, next_step)
+
+    def keep(self, node: onnx.NodeProto | None = None) -> None:
+        """Write a node as it is, by default the one being replaced."""
+        self._nodes.append(node or self.node)
 
     def new(self) -> str:
         """Return a name that nothing has."""
@@ -59,18 +105,37 @@ class Writer:
         self._taken.add(found)
         return found
 
-    def node(self, op_type: str, reads: Sequence[str], written: str = "", **attributes: Any) -> str:
+    def do(self, op_type: str, *reads: str, into: str = "", **attributes: Any) -> str:
         """Write a node of ONNX's own domain; the name of what it writes."""
         while reads and not reads[-1]:
             reads = reads[:-1]
         name = self.new()
-        written = written or name
-        self._nodes.append(helper.make_node(op_type, list(reads), [written], name=name, **attributes))
-        return written
+        self._nodes.append(helper.make_node(op_type, reads, [into or name], name=name, **attributes))
+        return into or name
 
-    def nodes(self, op_type: str, reads: Sequence[str], written: Sequence[str], **attributes: Any) -> None:
-        """Write a node of ONNX's own domain with several outputs, "" for those that nothing reads."""
-        self._nodes.append(helper.make_node(op_type, list(reads), list(written), name=self.new(), **attributes))
+    def hand_out(self, *found: str) -> None:
+        """Write the outputs of the node being replaced, those that are wanted."""
+        for name, written in zip(self.node.output, found, strict=False):
+            if name:
+                self.do("Identity", written, into=name)
+
+    def number(self, value: float) -> str:
+        """Write a constant of single precision."""
+        return self.constant(np.array(value, np.float32))
+
+    def integers(self, values: int | Iterable[int]) -> str:
+        """Write a constant of integers."""
+        return self.constant(np.array(values if isinstance(values, int) else tuple(values), np.int64))
+
+    def reshaped(self, tensor: str, shape: Iterable[int]) -> str:
+        """Write a tensor in another shape."""
+        return self.do("Reshape", tensor, self.integers(shape))
+
+    def reduced(self, op_type: str, tensor: str, axes: Sequence[int], **attributes: Any) -> str:
+        """Write a reduction, whose axes are an attribute or an input by opset."""
+        if self.opset < (_AXES_OF_SUMS if op_type == "ReduceSum" else _AXES):
+            return self.do(op_type, tensor, axes=list(axes), **attributes)
+        return self.do(op_type, tensor, self.integers(axes), **attributes)
 
     def constant(self, value: Array, name: str = "") -> str:
         """Write a constant; its name."""
@@ -99,12 +164,6 @@ class Writer:
         """Return the number of elements of a constant; 1 if it is none."""
         return math.prod(self.constants[name].dims) if name in self.constants else 1
 
-    def finish(self) -> None:
-        """Put the written nodes and constants into the graph."""
-        del self._graph.node[:]
-        self._graph.node.extend(self._nodes)
-        self._graph.initializer.extend(self._new)
-
 
 def light(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose larger constants are inputs: ONNX's own tools copy it, and need no weights."""
@@ -117,7 +176,7 @@ def light(model: onnx.ModelProto) -> onnx.ModelProto:
     return helper.make_model(body, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
-def known_tensors(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...] | None]]:
+def known_tensors(model: onnx.ModelProto) -> dict[str, tuple[int, Shape | None]]:
     """Return element type and shape of what the nodes of a model read and write, as far as ONNX's inference knows them.
 
     Large constants take no part in it; sizes that are not known are -1, without a rank the shape is None.
@@ -125,7 +184,7 @@ def known_tensors(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...
     bare = light(model)
     del bare.graph.output[:]
     found = shape_inference.infer_shapes(bare, data_prop=True).graph
-    known: dict[str, tuple[int, tuple[int, ...] | None]] = {}
+    known = dict[str, tuple[int, Shape | None]]()
     for value in (*found.value_info, *found.input, *found.output):
         kind = value.type.tensor_type
         sizes = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim)
@@ -135,21 +194,19 @@ def known_tensors(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...
 
 def plain_scalers(model: onnx.ModelProto) -> None:
     """Write each Scaler of a model, of classical learning, as (x - offset) x scale; these are of the last axis."""
-    if all(node.domain != _CLASSICAL for node in model.graph.node):
-        return
-    write = Writer(model.graph)
-    for node in model.graph.node:
-        write.name = node.name or node.output[0]
-        if (node.domain, node.op_type) != (_CLASSICAL, "Scaler"):
-            write.keep(node)
-            continue
-        attributes, found = attributes_of(node), write.node("Cast", [node.input[0]], to=TensorProto.FLOAT)
-        if offset := attributes.get("offset"):
-            found = write.node("Sub", [found, write.constant(np.array(offset, np.float32))])
-        if scale := attributes.get("scale"):
-            found = write.node("Mul", [found, write.constant(np.array(scale, np.float32))])
-        write.node("Identity", [found], node.output[0])
-    write.finish()
+
+    def write(of: Rewriting) -> None:
+        if operator_key(of.node) != (_CLASSICAL, "Scaler"):
+            of.keep()
+            return
+        found = of.do("Cast", of.read(0), to=TensorProto.FLOAT)
+        for op_type, name in (("Sub", "offset"), ("Mul", "scale")):
+            if value := of.get(name, ()):
+                found = of.do(op_type, found, of.constant(np.array(value, np.float32)))
+        of.hand_out(found)
+
+    if any(node.domain == _CLASSICAL for node in model.graph.node):
+        Rewriting(model.graph).run(write)
 
 
 def plain_branches(model: onnx.ModelProto) -> int:
@@ -170,25 +227,26 @@ def plain_branches(model: onnx.ModelProto) -> int:
     return len(outputs)
 
 
-def _same(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
+def _same(one: Shape | None, other: Shape | None) -> bool:
     return one is not None and one == other and min(one, default=1) > 0
 
 
 def _written_out(graph: onnx.GraphProto) -> Mapping[str, list[tuple[str, str]]]:
     """Write branches out in their places; what both write for each output, by the name of the node that chose."""
-    write, found = Writer(graph), dict[str, list[tuple[str, str]]]()
-    for node in graph.node:
-        branches = [attributes_of(node).get(name) for name in ("then_branch", "else_branch")]
-        if node.op_type != "If" or not all(map(_is_flat, branches)):
-            write.keep(node)
-            continue
-        write.name = node.name or node.output[0]
-        written = [_inlined(branch, write) for branch in branches]
-        scalar = write.node("Reshape", [node.input[0], write.constant(np.array([1], np.int64))])
-        found[write.name] = list(zip(*written, strict=True))
-        for output, (one, other) in zip(node.output, found[write.name], strict=True):
-            write.node("Where", [scalar, one, other], output)
-    write.finish()
+    found = dict[str, list[tuple[str, str]]]()
+
+    def write(of: Rewriting) -> None:
+        branches = [of.get(name, None) for name in ("then_branch", "else_branch")] if of.node.op_type == "If" else [None]
+        if not all(map(_is_flat, branches)):
+            of.keep()
+            return
+        written = [_inlined(branch, of) for branch in branches]
+        scalar = of.do("Reshape", of.node.input[0], of.integers([1]))
+        found[of.name] = list(zip(*written, strict=True))
+        for output, (one, other) in zip(of.node.output, found[of.name], strict=True):
+            of.do("Where", scalar, one, other, into=output)
+
+    Rewriting(graph).run(write)
     return found
 
 
@@ -199,58 +257,50 @@ def _is_flat(branch: onnx.GraphProto | None) -> bool:
     return not any(a.HasField("g") or a.graphs for node in branch.node for a in node.attribute)
 
 
-def _inlined(branch: onnx.GraphProto, write: Writer) -> list[str]:
-    """Write a branch's constants and nodes under new names; the names of its outputs."""
-    names: dict[str, str] = {}
-    for tensor in branch.initializer:
-        names[tensor.name] = write.tensor(tensor)
+def _inlined(branch: onnx.GraphProto, of: Rewriting) -> list[str]:
+    names = {tensor.name: of.tensor(tensor) for tensor in branch.initializer}
     for node in branch.node:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        names |= {name: write.new() for name in node.output if name}
-        copy.name = write.new()
+        copy = copied(node)
+        names |= {name: of.new() for name in node.output if name}
+        copy.name = of.new()
         copy.input[:] = [names.get(name, name) for name in node.input]
         copy.output[:] = [names.get(name, name) for name in node.output]
-        write.keep(copy)
+        of.keep(copy)
     return [names.get(output.name, output.name) for output in branch.output]
 
 
 def fold_choices(model: onnx.ModelProto) -> bool:
     """Write every TopK of constants as the constants that it chooses, and tell whether there was one: no optimizer does."""
-    if not any(node.op_type == "TopK" for node in model.graph.node):
-        return False
-    write, folded = Writer(model.graph), False
-    for node in model.graph.node:
-        chosen = _chosen(node, write) if node.op_type == "TopK" else None
+    folded = list[onnx.NodeProto]()
+
+    def write(of: Rewriting) -> None:
+        chosen = _chosen(of) if of.node.op_type == "TopK" else None
         if chosen is None:
-            write.keep(node)
-            continue
-        folded = True
-        for name, value in zip(node.output, chosen, strict=False):
+            of.keep()
+            return
+        folded.append(of.node)
+        for name, value in zip(of.node.output, chosen, strict=False):
             if name:
-                write.constant(value, name)
-    if folded:
-        write.finish()
-    return folded
+                of.constant(value, name)
+
+    if any(node.op_type == "TopK" for node in model.graph.node):
+        Rewriting(model.graph).run(write)
+    return bool(folded)
 
 
-def _chosen(node: onnx.NodeProto, write: Writer) -> tuple[Array, Array] | None:
+def _chosen(of: Rewriting) -> tuple[Array, Array] | None:
     """Return the best values, and where they stood; None where they depend on data, or the node is none that ONNX knows."""
-    values, count = write.value(input_of(node, 0)), write.value(input_of(node, 1))
-    given = attributes_of(node)
-    axis = int(given.get("axis", -1))
+    values, count, axis = of.value(of.read(0)), of.value(of.read(1)), int(of.get("axis", -1))
     if values is None or count is None or count.size != 1 or not -values.ndim <= axis < values.ndim:
         return None
     wanted = int(count.reshape(-1)[0])
     if not 0 < wanted <= values.shape[axis]:
         return None
-    order = _order(values, axis, largest=bool(given.get("largest", 1)))
-    places = np.take(order, np.arange(wanted), axis)
+    places = np.take(_order(values, axis, largest=bool(of.get("largest", 1))), np.arange(wanted), axis)
     return np.take_along_axis(values, places, axis), places.astype(np.int64)
 
 
 def _order(values: Array, axis: int, *, largest: bool) -> Array:
-    """Return the places along an axis, the best first, of equal ones the first."""
     if not largest:
         return np.argsort(values, axis, kind="stable")
     backwards = np.flip(np.argsort(np.flip(values, axis), axis, kind="stable"), axis)
@@ -264,35 +314,29 @@ class _Operand(NamedTuple):
     labels: tuple[str, ...]
 
 
-def plain_products(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], source: str) -> None:
+def plain_products(model: onnx.ModelProto, known: Known, source: str) -> None:
     """Write each Einsum of a model as products of matrices, sums and transpositions, by known shapes of what it reads.
 
     Operands are multiplied from the left to the right. Axes that two of them share are summed over by a product of matrices as
     soon as nothing else needs them.
     """
-    if all(node.op_type != "Einsum" for node in model.graph.node):
-        return
-    write = Writer(model.graph)
-    opset = max(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
-    for node in model.graph.node:
-        write.name = node.name or node.output[0]
-        if node.op_type == "Einsum":
-            _Einsum(node, write, shapes, opset, source).run()
+
+    def write(of: Rewriting) -> None:
+        if of.node.op_type == "Einsum":
+            _Einsum(of).run()
         else:
-            write.keep(node)
-    write.finish()
+            of.keep()
+
+    if any(node.op_type == "Einsum" for node in model.graph.node):
+        Rewriting(model.graph, source, opset_of(model), known).run(write)
 
 
 class _Einsum:
-    """The nodes that stand for one Einsum."""
-
-    def __init__(
-        self, node: onnx.NodeProto, write: Writer, shapes: Mapping[str, Sequence[int]], opset: int, source: str
-    ) -> None:
-        self.node, self.write, self.opset, self.source = node, write, opset, source
-        self.equation = attributes_of(node).get("equation", b"").decode(errors="replace").replace(" ", "")
+    def __init__(self, of: Rewriting) -> None:
+        self.of = of
+        self.equation = of.get("equation", b"").decode(errors="replace").replace(" ", "")
         self.sizes: dict[str, int] = {}
-        self.shapes = shapes
+        self.shapes = {name: shape for name, (_, shape) in of.known.items() if shape is not None}
 
     def run(self) -> None:
         """Write the nodes that compute the equation, the last of which writes the output."""
@@ -307,19 +351,19 @@ class _Einsum:
             needed = {*wanted, *(label for other in left[1:] for label in other.labels)}
             found = self._product(found, left.pop(0), needed)
         found = self._arranged(found, wanted)
-        self.write.node("Identity", [found.tensor], self.node.output[0])
+        self.of.hand_out(found.tensor)
 
     def _refuse(self, what: str) -> NoReturn:
-        refuse(self.node, self.source, f"{self.equation!r} {what}", "correct the equation, or export the model again")
+        self.of.refuse(f"{self.equation!r} {what}", "correct the equation, or export the model again")
 
     def _operands(self) -> tuple[list[_Operand], tuple[str, ...]]:
         """The operands and the labels of the output; axes that an ellipsis stands for are numbered from the last one on."""
         left, arrow, right = self.equation.partition("->")
         terms = left.split(",")
-        if len(terms) != len(self.node.input) or not all(map(_TERM.fullmatch, (*terms, right))):
-            self._refuse(f"of {len(self.node.input)} operands")
+        if len(terms) != len(self.of.node.input) or not all(map(_TERM.fullmatch, (*terms, right))):
+            self._refuse(f"of {len(self.of.node.input)} operands")
         operands = []
-        for term, name in zip(terms, self.node.input, strict=True):
+        for term, name in zip(terms, self.of.node.input, strict=True):
             if name not in self.shapes:
                 self._refuse(f"of {name!r}, whose shape is not known")
             labels = self._labels(term, len(self.shapes[name]))
@@ -353,30 +397,23 @@ class _Einsum:
     def _shape(self, labels: Sequence[str]) -> list[int]:
         return [self.sizes[label] for label in labels]
 
-    def _reshaped(self, tensor: str, shape: Sequence[int]) -> str:
-        return self.write.node("Reshape", [tensor, self.write.constant(np.array(shape, np.int64))])
-
     def _alone(self, operand: _Operand, needed: set[str]) -> _Operand:
         """Return an operand without axes that are broadcast or needed by nothing else."""
         shape = self.shapes[operand.tensor]
         kept = [(x, size) for x, size in zip(operand.labels, shape, strict=True) if size == self.sizes[x]]
-        tensor = operand.tensor if len(kept) == len(shape) else self._reshaped(operand.tensor, [size for _, size in kept])
+        tensor = operand.tensor if len(kept) == len(shape) else self.of.reshaped(operand.tensor, [size for _, size in kept])
         found = _Operand(tensor, tuple(label for label, _ in kept))
         summed = [axis for axis, label in enumerate(found.labels) if label not in needed]
         if not summed:
             return found
         rest = tuple(label for label in found.labels if label in needed)
-        if self.opset >= _AXES_AS_INPUT:
-            reads = [found.tensor, self.write.constant(np.array(summed, np.int64))]
-            return _Operand(self.write.node("ReduceSum", reads, keepdims=0), rest)
-        return _Operand(self.write.node("ReduceSum", [found.tensor], axes=summed, keepdims=0), rest)
+        return _Operand(self.of.reduced("ReduceSum", found.tensor, summed, keepdims=0), rest)
 
     def _arranged(self, operand: _Operand, labels: Sequence[str]) -> _Operand:
-        """Return an operand with its axes in another order."""
         order = [operand.labels.index(label) for label in labels]
         if order == list(range(len(order))):
             return operand
-        return _Operand(self.write.node("Transpose", [operand.tensor], perm=order), tuple(labels))
+        return _Operand(self.of.do("Transpose", operand.tensor, perm=order), tuple(labels))
 
     def _product(self, first: _Operand, second: _Operand, needed: set[str]) -> _Operand:
         both = [label for label in first.labels if label in second.labels]
@@ -386,15 +423,15 @@ class _Einsum:
         labels = (*batch, *rows, *columns)
         if not summed:
             a = self._arranged(first, (*batch, *rows)).tensor
-            a = self._reshaped(a, [*self._shape((*batch, *rows)), *[1] * len(columns)]) if columns else a
+            a = self.of.reshaped(a, [*self._shape((*batch, *rows)), *[1] * len(columns)]) if columns else a
             b = self._arranged(second, (*batch, *columns)).tensor
-            b = self._reshaped(b, [*self._shape(batch), *[1] * len(rows), *self._shape(columns)]) if rows else b
-            return _Operand(self.write.node("Mul", [a, b]), labels)
+            b = self.of.reshaped(b, [*self._shape(batch), *[1] * len(rows), *self._shape(columns)]) if rows else b
+            return _Operand(self.of.do("Mul", a, b), labels)
         left = self._matrix(self._arranged(first, (*batch, *rows, *summed)), batch, rows, summed)
         right = self._matrix(self._arranged(second, (*batch, *summed, *columns)), batch, summed, columns)
-        product = self.write.node("MatMul", [left, right])
+        product = self.of.do("MatMul", left, right)
         if len(rows) != 1 or len(columns) != 1:
-            product = self._reshaped(product, self._shape(labels))
+            product = self.of.reshaped(product, self._shape(labels))
         return _Operand(product, labels)
 
     def _matrix(self, operand: _Operand, batch: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> str:
@@ -402,4 +439,4 @@ class _Einsum:
         if len(rows) == 1 and len(columns) == 1:
             return operand.tensor
         sizes = (math.prod(self._shape(rows)), math.prod(self._shape(columns)))
-        return self._reshaped(operand.tensor, [*self._shape(batch), *sizes])
+        return self.of.reshaped(operand.tensor, [*self._shape(batch), *sizes])

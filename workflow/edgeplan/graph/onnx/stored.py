@@ -25,10 +25,7 @@ from edgeplan.graph.shapes import free
 
 #: Where operators read weights that may be stored in fewer bytes: all kernels of these widen them when they are prepared.
 _PLACES: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {
-        **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), (1,)),
-        **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2)),
-    }
+    {**dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), (1,)), **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2))}
 )
 _ONE_FOR_ALL = ((), (1,))
 

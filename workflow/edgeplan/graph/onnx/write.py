@@ -211,7 +211,6 @@ def _fields(message: Message, first: int, end: int = 1 << 29) -> bytes:
 
 
 def _outside(tensor: TensorProto, location: str, offset: int, size: int) -> bytes:
-    """Return a tensor whose values lie in another file."""
     told = TensorProto(data_location=TensorProto.EXTERNAL)
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
         told.external_data.add(key=key, value=value)
@@ -220,7 +219,6 @@ def _outside(tensor: TensorProto, location: str, offset: int, size: int) -> byte
 
 
 def _start(number: int, size: int) -> bytes:
-    """Return the tag and the length before so many bytes of a field."""
     return _varint(number << 3 | 2) + _varint(size)
 
 
@@ -308,19 +306,14 @@ def seeded(graph: Graph, seed: int = 0) -> SeededModel:
                 continue
             body.initializer.add(name=weight, data_type=TensorProto.FLOAT).dims.extend(tensor.shape)
             draws[weight] = partial(weight_chunks, tensor, weight.rsplit(".", 1)[-1], seed)
-        attributes = {key: _listed(key, value) for key, value in plain_attributes(op, opset).items()}
+        attributes: dict[str, Any] = plain_attributes(op, opset)
+        if isinstance(words := attributes.get("activations"), str):  # a graph has no lists of words
+            attributes["activations"] = words.split()
         body.node.append(helper.make_node(op.op_type, operands, list(op.outputs), name=op.name, **attributes))
     for infos, tensors in ((body.input, graph.inputs), (body.output, graph.outputs)):
-        infos.extend(helper.make_tensor_value_info(name, _type(graph, name), list(graph.shape(name))) for name in tensors)
+        kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(graph.tensors[name].dtype)) for name in tensors]
+        infos.extend(map(helper.make_tensor_value_info, tensors, kinds, map(graph.shape, tensors)))
     return SeededModel(model, draws)
-
-
-def _listed(key: str, value: Attribute) -> Attribute | list[str]:
-    return value.split() if key == "activations" and isinstance(value, str) else value  # a graph has no lists of words
-
-
-def _type(graph: Graph, tensor: str) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(np.dtype(graph.tensors[tensor].dtype)))
 
 
 def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:

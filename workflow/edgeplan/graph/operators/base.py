@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -69,6 +69,13 @@ def part(op: Operator, kind: str, roles: Sequence[str], settings: Mapping[str, S
     """Return the one step of an operator, whose weights have these roles."""
     weights = dict(zip(roles, op.weights, strict=False))
     return Part(op.name, kind, [op.name], list(op.inputs), list(op.outputs), weights, dict(settings))
+
+
+def kernel_part(op: Operator, kernel: str, block: tuple[int, ...], settings: Mapping[str, Setting] | None = None) -> Part:
+    """Return the one step of an operator that is a compiled kernel; its weights are called by their places."""
+    weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
+    told = {"kernel": kernel, "block": block, **(settings or {})}
+    return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, told)
 
 
 class Chain:
@@ -212,9 +219,18 @@ def _runs(places: Sequence[int]) -> list[_Run]:
 
 #: What is wrong, and what to do about it; None if nothing is.
 Problem = tuple[str, str] | None
-#: A node as the graph knows it, from the node, the constants by name, the tensors that anything reads, and where the model
-#: comes from; raises ModelError for a form that the graph cannot express.
-Form = Callable[["onnx.NodeProto", Mapping[str, "onnx.TensorProto"], AbstractSet[str], str], "onnx.NodeProto"]
+
+
+class Beside(NamedTuple):
+    """What stands beside a node in its model: constants by name, tensors that anything reads, and where it comes from."""
+
+    constants: Mapping[str, onnx.TensorProto]
+    read: AbstractSet[str]
+    source: str
+
+
+#: A node as the graph knows it; raises ModelError for a form that the graph cannot express.
+Form = Callable[["onnx.NodeProto", Beside], "onnx.NodeProto"]
 #: Steps of an operator; the shapes of activations between them are added to the mapping.
 Lowerer = Callable[[Graph, Operator, dict[str, Shape]], tuple[Part, ...]]
 
@@ -241,13 +257,10 @@ class OperatorSpec:
         kind: the field's name of it, or what tells it from the operator's form.
         kinds: all kinds that it may be; without, `kind` alone.
         rank: as an anchor of fused kernels.
-        bandwidth_bound: whether the bytes that it moves decide what it takes: no axis of theirs is summed over.
-        lower: its steps.
         constants: roles of its inputs that are constants and kept as attributes, by place; "" is an operand.
         inputs_since: opset from which on they are inputs; attributes before.
         integers: those of these roles whose values are 64-bit integers.
         ordered: whether it matters where among the activations a weight stands.
-        moves: whether it writes a buffer of its own, and is not element-wise.
         form: brings a node to the form that the graph knows.
         check: what it takes for granted of the tensors that it reads.
         macs: its multiply-adds (footnote 1 of nn-Meter); none for most.
@@ -262,12 +275,10 @@ class OperatorSpec:
     lower: Lowerer
     kinds: tuple[str, ...] = ()
     rank: int = CHEAP
-    bandwidth_bound: bool = field(default=False, kw_only=True)
     constants: tuple[str, ...] = ()
     integers: frozenset[str] = frozenset()
     inputs_since: int = 1
     ordered: bool = False
-    moves: bool = False
     form: Form | None = None
     check: Check | None = None
     macs: Callable[[Graph, Operator], int] | None = None
@@ -334,15 +345,13 @@ def require_weights(roles: tuple[str, ...] = ()) -> Form:
     Which of several inputs is which is not kept.
     """
 
-    def form(
-        node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: AbstractSet[str], source: str
-    ) -> onnx.NodeProto:
-        if input_of(node, 0) in constants:
-            refuse(node, source, "of a constant", "fold constants, or exchange the operands of a product")
+    def form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
+        if input_of(node, 0) in beside.constants:
+            refuse(node, beside.source, "of a constant", "fold constants, or exchange the operands of a product")
         for place, role in enumerate(roles, start=1):
             name = input_of(node, place)
-            if name and name not in constants:
-                refuse(node, source, f"whose {role} is no initialiser", FOLD)
+            if name and name not in beside.constants:
+                refuse(node, beside.source, f"whose {role} is no initialiser", FOLD)
         return node
 
     return form

@@ -12,7 +12,19 @@ from types import MappingProxyType
 
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import ANY, BYTES, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, Part, axis_of, moved
+from edgeplan.graph.operators.base import (
+    ANY,
+    BYTES,
+    COPY,
+    INTEGERS,
+    NUMBERS,
+    PAIR,
+    OperatorSpec,
+    Part,
+    axis_of,
+    kernel_part,
+    moved,
+)
 from edgeplan.graph.operators.copies import slice_ranges
 from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import GATHERED
@@ -31,7 +43,6 @@ def _types(graph: Graph, names: tuple[str, ...]) -> list[str]:
 
 
 def _element_wise(graph: Graph, op: Operator, kernel: str, types: frozenset[str]) -> _Found:
-    """Return a kernel for operands of one type, which are broadcast."""
     read, out = _types(graph, op.operands), graph.tensors[op.outputs[0]]
     if len(set(read)) != 1 or read[0] not in types:
         return None
@@ -43,9 +54,9 @@ def _plain(kernel: str, types: frozenset[str]) -> _Finder:
     return lambda graph, op: _element_wise(graph, op, kernel, types)
 
 
-def _modulo(graph: Graph, op: Operator) -> _Found:
+def _modulo(graph: Graph, op: Operator) -> str:
     floats = "float_" if graph.tensors[op.outputs[0]].dtype == FLOAT32 else ""
-    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), NUMBERS | BYTES)
+    return floats + ("remainder" if op.integer("fmod", 0) else "modulo")
 
 
 def _power(graph: Graph, op: Operator) -> _Found:
@@ -146,10 +157,6 @@ def _transposed(graph: Graph, op: Operator) -> _Found:
     return _copied(graph, op, tuple(own[axis] for axis in op.integers("perm", tuple(reversed(range(len(own)))))))
 
 
-def _expanded(graph: Graph, op: Operator) -> _Found:
-    return _copied(graph, op, blocks.broadcast(graph.shape(op.operands[0]), graph.shape(op.outputs[0])))
-
-
 def _sliced(graph: Graph, op: Operator) -> _Found:
     strides = blocks.dense(graph.shape(op.operands[0]))
     taken = slice_ranges(graph, op)
@@ -175,7 +182,7 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
         "ArgMax": _best("largest"),
         "ArgMin": _best("smallest"),
         "CumSum": _sums,
-        "Mod": _modulo,
+        "Mod": lambda graph, op: _element_wise(graph, op, _modulo(graph, op), NUMBERS | BYTES),
         "Pow": _power,
         "Gather": _gather,
         "Floor": _plain("floor", frozenset({FLOAT32})),
@@ -196,7 +203,9 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
         "Abs": _plain("absolute", INTEGERS),
         "Neg": _plain("negative", INTEGERS),
         "Transpose": _transposed,
-        "Expand": _expanded,
+        "Expand": lambda graph, op: _copied(
+            graph, op, blocks.broadcast(graph.shape(op.operands[0]), graph.shape(op.outputs[0]))
+        ),
         "Slice": _sliced,
     }
 )
@@ -206,11 +215,7 @@ def compiled(graph: Graph, op: Operator) -> Part | None:
     """Return the compiled step of an operator; None where oneDNN computes it, or there is no kernel for its types."""
     find = _FINDERS.get(op.op_type)
     found = find(graph, op) if find else None
-    if found is None:
-        return None
-    kernel, block = found
-    weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
-    return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, {"kernel": kernel, "block": block})
+    return kernel_part(op, *found) if found is not None else None
 
 
 def lacks_kernel(graph: Graph, op: Operator, elements: frozenset[str]) -> str:
@@ -229,18 +234,8 @@ def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part,
 
 
 def _of(name: str, *, rank: int = PAIR, constants: tuple[str, ...] = ()) -> OperatorSpec:
-    kind = name.lower()
-    return OperatorSpec(
-        (name,),
-        kind,
-        _lower,
-        (),
-        rank,
-        constants,
-        frozenset(constants) - {""},
-        ordered=True,
-        moves=True,
-    )
+    integers = frozenset(constants) - {""}
+    return OperatorSpec((name,), name.lower(), _lower, (), rank, constants, integers, ordered=True)
 
 
 _OF_ONE = ("Not", "Cast", "Floor", "Ceil", "Round", "Erf", "Sign", "IsNaN", "IsInf", "BitwiseNot", *_FUNCTIONS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from edgeplan.graph.operators.base import (
     ELSEWHERE,
     NONE,
     NUMBERS,
+    Beside,
     Chain,
     Check,
     Lowerer,
@@ -26,6 +26,7 @@ from edgeplan.graph.operators.base import (
     Problem,
     axis_of,
     bits,
+    kernel_part,
     moved,
     part,
 )
@@ -42,13 +43,11 @@ def _type(graph: Graph, op: Operator) -> str:
 
 def _concat(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     axis, dtype = axis_of(op, len(shapes[op.outputs[0]]), 1), _type(graph, op)
-    floats = dtype == FLOAT32
-    role, names = "part" if floats else "operand", (*op.operands, op.outputs[0])
-    roles = [f"{role}_{place}" for place, name in enumerate(op.operands) if name in op.weights]
-    if floats:
+    if dtype == FLOAT32:
+        roles = [f"part_{place}" for place, name in enumerate(op.operands) if name in op.weights]
         return (part(op, "concat", roles, {"axis": axis}),)
-    block = blocks.runs([shapes[name] for name in names], axis, dtype)
-    return (part(op, "compiled", roles, {"kernel": f"joined_{moved(dtype)}", "block": block}),)
+    block = blocks.runs([shapes[name] for name in (*op.operands, op.outputs[0])], axis, dtype)
+    return (kernel_part(op, f"joined_{moved(dtype)}", block),)
 
 
 def _split(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
@@ -66,7 +65,7 @@ def _split(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, 
     return tuple(found)
 
 
-def _split_form(node: onnx.NodeProto, _: Mapping[str, onnx.TensorProto], __: AbstractSet[str], ___: str) -> onnx.NodeProto:
+def _split_form(node: onnx.NodeProto, _: Beside) -> onnx.NodeProto:
     """Every part has a name: without one it would be lost which of them the others are."""
     for place, name in enumerate(node.output):
         node.output[place] = name or f"{node.name}:part_{place}"
@@ -96,7 +95,6 @@ def _check_slice(graph: Graph, op: Operator) -> Problem:
 
 
 def _slice(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Copy places that lie side by side as a block, the others one by one."""
     chain, tensor = Chain(op, shapes), op.inputs[0]
     for axis, places in slice_ranges(graph, op).items():
         tensor = chain.cut(tensor, axis, places.start, len(places)) if places.step == 1 else chain.picked(
@@ -120,13 +118,9 @@ def _padding(op: Operator) -> float | int:
     return value if isinstance(value, int) else float(value)
 
 
-def _constant(size: int, before: int, after: int) -> tuple[int, ...]:
-    return tuple(i if 0 <= i < size else -1 for i in range(-before, size + after))
-
-
 #: Which place each place of a padded axis holds, by mode; -1: none.
 _PLACES: Mapping[str, Callable[[int, int, int], tuple[int, ...]]] = {
-    "constant": _constant,
+    "constant": lambda size, before, after: tuple(i if 0 <= i < size else -1 for i in range(-before, size + after)),
     "edge": lambda size, before, after: tuple(int(i) for i in np.clip(np.arange(-before, size + after), 0, size - 1)),
     "reflect": lambda size, before, after: tuple(
         int(i) for i in abs((np.arange(-before, size + after) - (size - 1)) % max(1, 2 * size - 2) - (size - 1))
@@ -136,7 +130,6 @@ _PLACES: Mapping[str, Callable[[int, int, int], tuple[int, ...]]] = {
 
 
 def _pad(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Return the steps of a `Pad`, an axis at a time."""
     chain, tensor, mode = Chain(op, shapes), op.inputs[0], str(op.attributes.get("mode", "constant"))
     pads, rank, dtype = op.integers("pads", ()), len(shapes[op.inputs[0]]), _type(graph, op)
     axes = op.integers("axes", tuple(range(rank)))
@@ -187,19 +180,16 @@ def _check_repeat(graph: Graph, op: Operator) -> Problem:
     return None if fits else (f"of {before} to {after}", AGAIN)
 
 
-def _depth_to_space(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+def _by_blocks(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Between depth and space."""
     chain, (n, c, h, w), b = Chain(op, shapes), shapes[op.inputs[0]], op.integer("blocksize", 1)
     column_first = op.attributes.get("mode", "DCR") == "CRD"
-    parted = (n, c // b**2, b, b, h, w) if column_first else (n, b, b, c // b**2, h, w)
-    order = (0, 1, 4, 2, 5, 3) if column_first else (0, 3, 4, 1, 5, 2)
+    if op.op_type == "DepthToSpace":
+        parted = (n, c // b**2, b, b, h, w) if column_first else (n, b, b, c // b**2, h, w)
+        order = (0, 1, 4, 2, 5, 3) if column_first else (0, 3, 4, 1, 5, 2)
+    else:
+        parted, order = (n, c, h // b, b, w // b, b), (0, 1, 3, 5, 2, 4) if column_first else (0, 3, 5, 1, 2, 4)
     return chain.finished(chain.transposed(chain.reshaped(op.inputs[0], parted), order))
-
-
-def _space_to_depth(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    chain, (n, c, h, w), b = Chain(op, shapes), shapes[op.inputs[0]], op.integer("blocksize", 1)
-    parted = chain.reshaped(op.inputs[0], (n, c, h // b, b, w // b, b))
-    column_first = op.attributes.get("mode", "DCR") == "CRD"
-    return chain.finished(chain.transposed(parted, (0, 1, 3, 5, 2, 4) if column_first else (0, 3, 5, 1, 2, 4)))
 
 
 def _check_blocks(graph: Graph, op: Operator) -> Problem:
@@ -211,17 +201,10 @@ def _check_blocks(graph: Graph, op: Operator) -> Problem:
 _INDICES = frozenset({"indices"})
 
 
-def _copy(
-    name: str,
-    lower: Lowerer,
-    constants: tuple[str, ...] = (),
-    check: Check | None = None,
-    **more: Any,
-) -> OperatorSpec:
-    kind = name.lower()
+def _copy(name: str, lower: Lowerer, constants: tuple[str, ...] = (), check: Check | None = None, **more: Any) -> OperatorSpec:
     integers = frozenset(constants) - {"", "constant_value"}
-    given = (kind, lower, (), COPY, constants, integers)
-    return OperatorSpec((name,), *given, bandwidth_bound=True, moves=True, check=check, **more)
+    given = (name.lower(), lower, (), COPY, constants, integers)
+    return OperatorSpec((name,), *given, check=check, **more)
 
 
 _MOST_AXES = 10  # a permutation is written with one digit for each axis
@@ -232,36 +215,27 @@ def _check_reshape(graph: Graph, op: Operator) -> Problem:
     return None if before.elements == after.elements else (f"of {before.shape} to {after.shape}", AGAIN)
 
 
-def _reshape(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    return (part(op, "reshape", (), {}),)
+def _order(graph: Graph, op: Operator) -> tuple[int, ...]:
+    return op.integers("perm", tuple(reversed(range(len(graph.shape(op.inputs[0]))))))
 
 
 def _check_transpose(graph: Graph, op: Operator) -> Problem:
-    rank = len(graph.shape(op.inputs[0]))
-    permutation = op.integers("perm", tuple(reversed(range(rank))))
+    permutation, rank = _order(graph, op), len(graph.shape(op.inputs[0]))
     if sorted(permutation) != list(range(rank)):
         return f"of {rank} axes by {permutation}", AGAIN
     return None if rank <= _MOST_AXES else (f"of {rank} axes: known are up to {_MOST_AXES}", "join axes before it")
 
 
-def _transpose(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    axes = tuple(reversed(range(len(shapes[op.inputs[0]]))))
-    return (part(op, "transpose", (), {"permutation": op.integers("perm", axes)}),)
-
-
 def _shape(name: str, role: str = "") -> OperatorSpec:
-    constants = ("", role) if role else ()
-    return OperatorSpec(
-        (name,),
+    given = (
         "reshape",
-        _reshape,
+        lambda _, op, __: (part(op, "reshape", (), {}),),
         (),
         NONE,
-        constants=constants,
-        integers=frozenset({role}),
-        check=_check_reshape,
-        elements=ANY,
+        ("", role) if role else (),
+        frozenset({role}),
     )
+    return OperatorSpec((name,), *given, check=_check_reshape, elements=ANY)
 
 
 _MATRIX = _OUTPUTS = 2
@@ -279,8 +253,7 @@ def _top(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ..
     """Sort the best first, whether that is asked for or not; of equal ones the first."""
     shape, dtype = shapes[op.inputs[0]], graph.tensors[op.inputs[0]].dtype
     block = blocks.selected(shape, axis_of(op, len(shape), -1), op.integers("K", ())[0], dtype)
-    kernel = "highest" if op.integer("largest", 1) else "lowest"
-    return (part(op, "compiled", (), {"kernel": f"{kernel}_{dtype}", "block": block}),)
+    return (kernel_part(op, f"{'highest' if op.integer('largest', 1) else 'lowest'}_{dtype}", block),)
 
 
 def _check_triangle(graph: Graph, op: Operator) -> Problem:
@@ -290,7 +263,6 @@ def _check_triangle(graph: Graph, op: Operator) -> Problem:
 
 
 def _triangle(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Keep one side of a diagonal, and write zeros elsewhere."""
     shape, dtype = shapes[op.inputs[0]], graph.tensors[op.inputs[0]].dtype
     chain, upper = Chain(op, shapes), op.integer("upper", 1)
     diagonal, most = op.integers("k", (0,))[0], shape[-2] + shape[-1]
@@ -303,15 +275,12 @@ def _triangle(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
 def _check_elements(graph: Graph, op: Operator) -> Problem:
     shape, indices = (graph.shape(name) for name in op.operands[:2])
     axis = op.integer("axis", 0)
-    if not -len(shape) <= axis < len(shape) == len(indices):
-        return f"along axis {axis} of {shape} by indices {indices}", AGAIN
-    others = [place for place in range(len(shape)) if place != axis % len(shape)]
-    fits = all(indices[place] <= shape[place] for place in others)
+    fits = -len(shape) <= axis < len(shape) == len(indices)
+    fits = fits and all(indices[place] <= shape[place] for place in range(len(shape)) if place != axis % len(shape))
     return None if fits else (f"along axis {axis} of {shape} by indices {indices}", AGAIN)
 
 
 def _elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Copy an element for each index."""
     (data, indices), axis = (graph.tensors[name] for name in op.operands), op.integer("axis", 0)
     axis %= len(data.shape)
     block = blocks.gathered_elements(data.shape, axis, indices.shape, (data.dtype, indices.dtype))
@@ -327,12 +296,10 @@ def _check_slices(graph: Graph, op: Operator) -> Problem:
 
 
 def _slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Copy a slice for each row of indices."""
     (data, indices), batch = (graph.tensors[name] for name in op.operands), op.integer("batch_dims", 0)
     block = blocks.gathered_slices(data.shape, batch, indices.shape, (data.dtype, indices.dtype))
-    return (
-        _by_indices(op, f"{GATHERED}slices_{indices.dtype}_{moved(data.dtype)}", block, data.shape[batch:], indices.shape[-1]),
-    )
+    kernel = f"{GATHERED}slices_{indices.dtype}_{moved(data.dtype)}"
+    return (_by_indices(op, kernel, block, data.shape[batch:], indices.shape[-1]),)
 
 
 def _reduction(op: Operator) -> str:
@@ -361,13 +328,10 @@ def _check_scattered_slices(graph: Graph, op: Operator) -> Problem:
 
 def _scattered(kernel: str, op: Operator, indices: str, dtype: str) -> str:
     word = _reduction(op)
-    return (
-        f"{SCATTERED}{kernel}_{indices}_{moved(dtype)}" if word == "none" else f"{SCATTERED}{kernel}_{word}_{indices}_{dtype}"
-    )
+    return f"{SCATTERED}{kernel}_" + (f"{indices}_{moved(dtype)}" if word == "none" else f"{word}_{indices}_{dtype}")
 
 
 def _scattered_elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Copy the data, and write an element for each index."""
     data, indices = (graph.tensors[name] for name in op.operands[:2])
     axis = op.integer("axis", 0) % len(data.shape)
     block = blocks.scattered_elements(data.shape, axis, indices.shape, (data.dtype, indices.dtype))
@@ -375,7 +339,6 @@ def _scattered_elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -
 
 
 def _scattered_slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Copy the data, and write a slice for each row of indices."""
     data, indices = (graph.tensors[name] for name in op.operands[:2])
     block = blocks.scattered_slices(data.shape, indices.shape, (data.dtype, indices.dtype))
     return (_by_indices(op, _scattered("slices", op, indices.dtype, data.dtype), block, data.shape, indices.shape[-1]),)
@@ -384,11 +347,7 @@ def _scattered_slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> 
 def _by_indices(op: Operator, kernel: str, block: tuple[int, ...], shape: Shape, depth: int) -> Part:
     """Return a kernel that is told the first axes of a shape, which are indexed."""
     axes = [number for pair in zip(shape[:depth], blocks.dense(shape), strict=False) for number in pair]
-    settings: dict[str, Setting] = {
-        "kernel": kernel, "block": block, "form": "axes", "axes": (depth, *axes),
-    }  # fmt: skip
-    weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
-    return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, settings)
+    return kernel_part(op, kernel, block, {"form": "axes", "axes": (depth, *axes)})
 
 
 SPECS = (
@@ -399,38 +358,24 @@ SPECS = (
     _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, computed=_INDICES, elements=ANY),
     _copy("Expand", _repeat, ("", "shape"), _check_repeat),
     _copy("Tile", _repeat, ("", "repeats"), _check_repeat, elements=ANY),
-    _copy("DepthToSpace", _depth_to_space, check=_check_blocks),
-    _copy("SpaceToDepth", _space_to_depth, check=_check_blocks),
+    _copy("DepthToSpace", _by_blocks, check=_check_blocks),
+    _copy("SpaceToDepth", _by_blocks, check=_check_blocks),
     _shape("Flatten"),
     _shape("Reshape", "shape"),
     _shape("Squeeze", "axes"),
     _shape("Unsqueeze", "axes"),
     OperatorSpec(
-        ("Transpose",), "transpose", _transpose, (), COPY, moves=True, check=_check_transpose, bandwidth_bound=True,
+        ("Transpose",), "transpose", lambda graph, op, _: (part(op, "transpose", (), {"permutation": _order(graph, op)}),), (),
+        COPY, check=_check_transpose,
     ),
-    OperatorSpec(
-        ("TopK",), "topk", _top, (), COPY, ("", "K"), frozenset({"K"}), 10,
-        moves=True, check=_check_top, elements=NUMBERS,
-    ),
-    OperatorSpec(
-        ("Trilu",), "trilu", _triangle, (), COPY, ("", "k"), frozenset({"k"}),
-        moves=True, check=_check_triangle, elements=ANY,
-    ),
-    OperatorSpec(
-        ("GatherElements",), "gatherelements", _elements, (), COPY,
-        ordered=True, moves=True, check=_check_elements, elements=ANY,
-    ),
-    OperatorSpec(
-        ("GatherND",), "gathernd", _slices, (), COPY,
-        ordered=True, moves=True, check=_check_slices, elements=ANY,
-    ),
-    OperatorSpec(
-        ("ScatterElements", "Scatter"), "scatterelements", _scattered_elements, (), COPY,
-        ordered=True, moves=True,
-        check=_check_scattered_elements, elements=ANY,
-    ),
-    OperatorSpec(
-        ("ScatterND",), "scatternd", _scattered_slices, (), COPY,
-        ordered=True, moves=True, check=_check_scattered_slices, elements=ANY,
+    OperatorSpec(("TopK",), "topk", _top, (), COPY, ("", "K"), frozenset({"K"}), 10, check=_check_top, elements=NUMBERS),
+    OperatorSpec(("Trilu",), "trilu", _triangle, (), COPY, ("", "k"), frozenset({"k"}), check=_check_triangle, elements=ANY),
+    *(
+        OperatorSpec(types, types[0].lower(), lower, (), COPY, ordered=True, check=check, elements=ANY)
+        for types, lower, check in (
+            (("GatherElements",), _elements, _check_elements), (("GatherND",), _slices, _check_slices),
+            (("ScatterElements", "Scatter"), _scattered_elements, _check_scattered_elements),
+            (("ScatterND",), _scattered_slices, _check_scattered_slices),
+        )
     ),
 )  # fmt: skip

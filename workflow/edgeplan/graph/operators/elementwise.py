@@ -14,8 +14,12 @@ FLOAT_MAX = 3.4028234663852886e38
 _SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
+def _bounds(op: Operator) -> tuple[float, float]:
+    return op.number("min", -math.inf), op.number("max", math.inf)
+
+
 def _clip(op: Operator) -> PostOp:
-    low, high = op.number("min", -math.inf), op.number("max", math.inf)
+    low, high = _bounds(op)
     low = min(low, high)  # bounds that cross leave the upper one
     return PostOp("eltwise", "clip", max(low, -FLOAT_MAX), min(high, FLOAT_MAX))
 
@@ -32,10 +36,6 @@ def _pow(op: Operator) -> PostOp:
     return plain.get(power) or PostOp("eltwise", "pow", 1.0, power)
 
 
-def _gelu(op: Operator) -> PostOp:
-    return PostOp("eltwise", "gelu_tanh" if op.attributes.get("approximate", "none") == "tanh" else "gelu_erf")
-
-
 #: oneDNN's eltwise operation of each type that is one.
 _ELTWISE: Mapping[str, Callable[[Operator], PostOp]] = MappingProxyType(
     {
@@ -49,7 +49,7 @@ _ELTWISE: Mapping[str, Callable[[Operator], PostOp]] = MappingProxyType(
         "Elu": lambda op: PostOp("eltwise", "elu", op.number("alpha", 1.0)),
         "Softplus": lambda _: PostOp("eltwise", "soft_relu", 1.0),
         "Mish": lambda _: PostOp("eltwise", "mish"),
-        "Gelu": _gelu,
+        "Gelu": lambda op: PostOp("eltwise", f"gelu_{'tanh' if op.attributes.get('approximate') == 'tanh' else 'erf'}"),
         "Sqrt": lambda _: PostOp("eltwise", "sqrt"),
         "Exp": lambda _: PostOp("eltwise", "exp"),
         "Log": lambda _: PostOp("eltwise", "log"),
@@ -87,10 +87,6 @@ def _softsign(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Pa
     return chain.finished(chain.step("binary", [x, below], shapes[x], {"algorithm": "div"}))
 
 
-def _clip_kind(_graph: Graph, op: Operator) -> str:
-    return "relu6" if (op.number("min", -math.inf), op.number("max", math.inf)) == (0.0, 6.0) else "clip"
-
-
 def _check_pow(_graph: Graph, op: Operator) -> Problem:
     value = op.attributes.get("exponent")
     one = not isinstance(value, tuple) or len(value) == 1
@@ -98,23 +94,25 @@ def _check_pow(_graph: Graph, op: Operator) -> Problem:
 
 
 def _unary(name: str, kind: str) -> OperatorSpec:
-    return OperatorSpec((name,), kind, _lower, bandwidth_bound=True)
+    return OperatorSpec((name,), kind, _lower)
 
 
 _UNARY = (
     _unary("Relu", "relu"),
     _unary("LeakyRelu", "leakyrelu"),
-    OperatorSpec(("Clip",), _clip_kind, _lower, ("relu6", "clip"), constants=("", "min", "max"), bandwidth_bound=True),
+    OperatorSpec(
+        ("Clip",), lambda _, op: "relu6" if _bounds(op) == (0.0, 6.0) else "clip", _lower, ("relu6", "clip"),
+        constants=("", "min", "max"),
+    ),
     _unary("HardSwish", "hswish"),
     _unary("HardSigmoid", "hsigmoid"),
     *(_unary(name, name.lower()) for name in ("Sigmoid", "Tanh", "Elu", "Softplus", "Mish", "Gelu", "Exp", "Log")),
     *(_unary(name, name.lower()) for name in ("Sqrt", "Abs", "Neg", "Reciprocal")),
     OperatorSpec(
-        ("Pow",), "pow", _lower, constants=("", "exponent"), check=_check_pow,
-        computed=frozenset({"exponent"}), ordered=True, bandwidth_bound=True,
+        ("Pow",), "pow", _lower, constants=("", "exponent"), check=_check_pow, computed=frozenset({"exponent"}), ordered=True,
     ),
-    OperatorSpec(("Selu",), "selu", _selu, bandwidth_bound=True),
-    OperatorSpec(("Softsign",), "softsign", _softsign, bandwidth_bound=True),
+    OperatorSpec(("Selu",), "selu", _selu),
+    OperatorSpec(("Softsign",), "softsign", _softsign),
 )  # fmt: skip
 
 #: Kinds that compute a value from each element alone.
@@ -176,10 +174,6 @@ def _prelu(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     return chain.finished(chain.step("binary", [low, chain.eltwise(x, "relu", _NO_SHARE)], shapes[x], {"algorithm": "add"}))
 
 
-def _lacks_prelu(_graph: Graph, op: Operator) -> str:
-    return "" if len(op.inputs) == 1 else "a slope that the model computes"
-
-
 def _check_prelu(graph: Graph, op: Operator) -> Problem:
     x, slope = (graph.shape(name) for name in op.operands[:2])
     return None if broadcasts(slope, x) else (f"with a slope {slope} for an input {x}", AGAIN)
@@ -188,7 +182,7 @@ def _check_prelu(graph: Graph, op: Operator) -> Problem:
 def _pair(name: str, *, ordered: bool = False) -> OperatorSpec:
     kind = name.lower()
     lower = _ordered if ordered else _commutative
-    return OperatorSpec((name,), kind, lower, (), PAIR, ordered=ordered, bandwidth_bound=True)
+    return OperatorSpec((name,), kind, lower, (), PAIR, ordered=ordered)
 
 
 SPECS = (
@@ -200,6 +194,7 @@ SPECS = (
     _pair("Sub", ordered=True),
     _pair("Div", ordered=True),
     OperatorSpec(
-        ("PRelu",), "prelu", _prelu, (), PAIR, ordered=True, check=_check_prelu, lacks=_lacks_prelu, bandwidth_bound=True,
+        ("PRelu",), "prelu", _prelu, (), PAIR, ordered=True, check=_check_prelu,
+        lacks=lambda _, op: "" if len(op.inputs) == 1 else "a slope that the model computes",
     ),
 )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from edgeplan.graph.operators.base import (
     AGAIN,
     FOLD,
     HEAVY,
+    Beside,
     Chain,
     OperatorSpec,
     Part,
@@ -42,10 +42,6 @@ def is_fully_connected(graph: Graph, op: Operator) -> bool:
     left, right = op.operands[:2]
     ranks = len(graph.shape(left)) in _FULLY_CONNECTED_RANKS and len(graph.shape(right)) == _MATRIX_RANK
     return ranks and left in op.inputs and right in op.weights and not op.integer("transA", 0)
-
-
-def _kind(graph: Graph, op: Operator) -> str:
-    return "fc" if is_fully_connected(graph, op) else "matmul"
 
 
 def _check_gemm(graph: Graph, op: Operator) -> Problem:
@@ -130,7 +126,6 @@ def _product(chain: Chain, op: Operator, shapes: Mapping[str, Shape]) -> str:
 
 
 def _plus(chain: Chain, op: Operator, shapes: Mapping[str, Shape], found: str, third: str, beta: float) -> str:
-    """Return a product of two axes and the third operand of a Gemm."""
     settings: dict[str, Setting] = {"algorithm": "add"}
     if third in op.weights:
         settings |= {"beta": beta} if beta != 1 else {}
@@ -157,20 +152,18 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _PLAIN: Mapping[str, str] = MappingProxyType({"Tanh": "tanh", "Relu": "relu", "Sigmoid": "logistic"})
 
 
-def _recurrent_form(
-    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
-) -> onnx.NodeProto:
+def _recurrent_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
     """Describe the form: all initial states, or none, in; Y out, and all last states where something reads one of them."""
     for name, role in zip(map(str, node.input), _INPUTS, strict=False):
-        if name and role in ("W", "R", "B", "P") and name not in constants:
-            refuse(node, source, f"whose {role} is no initialiser", FOLD)
-    _require_known(node, source)
+        if name and role in ("W", "R", "B", "P") and name not in beside.constants:
+            refuse(node, beside.source, f"whose {role} is no initialiser", FOLD)
+    _require_known(node, beside.source)
     plain = copied(node)
     count = 2 if node.op_type == "LSTM" else 1
     states = [input_of(node, _FIRST_STATE + place) for place in range(count)]
-    if not all(is_zero(name, constants) for name in filter(None, states)):
-        if not all(states) or len({name in constants for name in states}) > 1:
-            refuse(node, source, "with one initial state", "give it both, as inputs or as constants, or none")
+    if not all(is_zero(name, beside.constants) for name in filter(None, states)):
+        if not all(states) or len({name in beside.constants for name in states}) > 1:
+            refuse(node, beside.source, "with one initial state", "give it both, as inputs or as constants, or none")
     else:
         states = [""] * count
     peepholes = input_of(node, _PEEPHOLES)
@@ -181,14 +174,13 @@ def _recurrent_form(
     plain.attribute.extend(
         a for a in node.attribute if a.name in _ATTRIBUTES or (a.name, node.op_type) == ("activations", "RNN")
     )
-    outputs = _OUTPUTS[: 1 + count] if not read.isdisjoint(filter(None, node.output[1:])) else _OUTPUTS[:1]
+    outputs = _OUTPUTS[: 1 + count] if not beside.read.isdisjoint(filter(None, node.output[1:])) else _OUTPUTS[:1]
     given = [*node.output, "", "", ""]
     plain.output.extend(name or f"{node.name}:{role}" for name, role in zip(given, outputs, strict=False))
     return plain
 
 
 def _require_known(node: onnx.NodeProto, source: str) -> None:
-    """Refuse attributes that the runtime knows no cell for."""
     attributes = attributes_of(node)
     if attributes.get("direction", b"forward") not in _DIRECTIONS:
         refuse(node, source, f"of the unknown direction {word(attributes['direction'])}", _SIMPLER)
@@ -202,7 +194,6 @@ def _require_known(node: onnx.NodeProto, source: str) -> None:
 
 
 def _sizes(op: Operator, shapes: Mapping[str, Shape]) -> tuple[int, int, int, int]:
-    """Steps, directions, examples and hidden features."""
     written = shapes[op.outputs[0]]
     if op.integer("layout", 0):
         batch, time, directions, hidden = written
@@ -244,7 +235,8 @@ def _check_recurrent(graph: Graph, op: Operator) -> Problem:
         return f"of an input {before}", AGAIN
     shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
     time, directions, batch, hidden = _sizes(op, shapes)
-    rows, state = _GATES[op.op_type] * hidden, _state(op, directions, batch, hidden)
+    rows, first = _GATES[op.op_type] * hidden, (batch, directions) if op.integer("layout", 0) else (directions, batch)
+    state = (*first, hidden)
     wanted = {
         "weight": (directions, rows, before[2]), "recurrence": (directions, rows, hidden), "bias": (directions, 2 * rows),
         "peepholes": (directions, 3 * hidden), "state_h": state, "state_c": state,
@@ -260,10 +252,6 @@ def _check_recurrent(graph: Graph, op: Operator) -> Problem:
         return f"with initial states {states} for an output {after}", AGAIN
     lengths = op.integers("sequence_lens", (time,) * batch)
     return None if len(lengths) == batch else (f"with {len(lengths)} lengths for a batch of {batch}", AGAIN)
-
-
-def _state(op: Operator, directions: int, batch: int, hidden: int) -> Shape:
-    return (batch, directions, hidden) if op.integer("layout", 0) else (directions, batch, hidden)
 
 
 def _macs_recurrent(graph: Graph, op: Operator) -> int:
@@ -326,23 +314,18 @@ def _lower_recurrent(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> t
 def _recurrent(op_type: str) -> OperatorSpec:
     return OperatorSpec(
         (op_type,), op_type.lower(), _lower_recurrent, (), HEAVY, ("", "", "", "", "sequence_lens"),
-        frozenset({"sequence_lens"}), moves=True, form=_recurrent_form,
+        frozenset({"sequence_lens"}), form=_recurrent_form,
         check=_check_recurrent, macs=_macs_recurrent, lacks=_lacks_recurrent,
     )  # fmt: skip
 
 
 SPECS = (
-    OperatorSpec(("Gemm",), _kind, _lower, ("fc", "matmul"), HEAVY, ordered=True, moves=True, check=_check_gemm, macs=_macs),
-    OperatorSpec(
-        ("MatMul",),
-        _kind,
-        _lower,
-        ("fc", "matmul"),
-        HEAVY,
-        ordered=True,
-        moves=True,
-        check=_check_matmul,
-        macs=_macs,
+    *(
+        OperatorSpec(
+            (name,), lambda graph, op: "fc" if is_fully_connected(graph, op) else "matmul", _lower, ("fc", "matmul"), HEAVY,
+            ordered=True, check=check, macs=_macs,
+        )
+        for name, check in (("Gemm", _check_gemm), ("MatMul", _check_matmul))
     ),
     *map(_recurrent, _GATES),
 )  # fmt: skip

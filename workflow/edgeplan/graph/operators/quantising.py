@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,16 +13,17 @@ from edgeplan.graph.operators.base import (
     BYTES,
     ELSEWHERE,
     PAIR,
+    Beside,
     OperatorSpec,
     Part,
     Problem,
     attributes_of,
     copied,
     input_of,
+    kernel_part,
     refuse,
 )
 from edgeplan.graph.shapes import FLOAT32
-from edgeplan.graph.steps import Setting
 from edgeplan.support.lazy import lazily
 
 if TYPE_CHECKING:
@@ -36,14 +35,14 @@ _SCALE, _ZERO = 1, 2
 _STORED = BYTES | {"int32"}
 
 
-def _form(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: AbstractSet[str], source: str) -> onnx.NodeProto:
+def _form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
     """Scales are positive numbers, zero points are there, and one scale for all has no axis."""
     if not input_of(node, _ZERO):
-        refuse(node, source, "without a zero point", "edgeplan prepare writes one")
-    scale = constants.get(node.input[_SCALE])
+        refuse(node, beside.source, "without a zero point", "edgeplan prepare writes one")
+    scale = beside.constants.get(node.input[_SCALE])
     if scale is None:
         return node
-    check_scale(scale, node, source)
+    check_scale(scale, node, beside.source)
     if list(scale.dims) not in ([], [1]) or attributes_of(node).get("block_size"):
         return node
     plain = copied(node)
@@ -98,15 +97,12 @@ def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part,
     shapes = (shape, scale, scale)
     operands = [(one, graph.tensors[name].dtype) for one, name in zip(shapes, op.operands, strict=True)]
     kernel = f"quantised_to_{out.dtype}_{FLOAT32}" if op.op_type == "QuantizeLinear" else f"dequantised_{operands[0][1]}"
-    settings: dict[str, Setting] = {"kernel": kernel, "block": blocks.element_wise(shape, operands, out.dtype)}
-    weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
-    return (Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, settings),)
+    return (kernel_part(op, kernel, blocks.element_wise(shape, operands, out.dtype)),)
 
 
 def _spec(name: str) -> OperatorSpec:
-    kind = name.lower()
     return OperatorSpec(
-        (name,), kind, _lower, (), PAIR, ordered=True, moves=True, form=_form, check=_check, elements=_STORED | {FLOAT32}
+        (name,), name.lower(), _lower, (), PAIR, ordered=True, form=_form, check=_check, elements=_STORED | {FLOAT32}
     )
 
 

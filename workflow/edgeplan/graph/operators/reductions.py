@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from edgeplan.graph.operators.base import (
     NUMBERS,
     PAIR,
     WINDOW,
+    Beside,
     Chain,
     OperatorSpec,
     Part,
@@ -39,15 +40,13 @@ _MATRIX, _FOUR = 2, 4
 _STATISTICS = ("scale", "B", "mean", "variance")
 
 
-def _norm_form(
-    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
-) -> onnx.NodeProto:
+def _norm_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
     attributes = attributes_of(node)
     if attributes.get("training_mode", 0) or len(list(filter(None, node.output))) > 1:
-        refuse(node, source, "in training mode", "export the model for inference")
+        refuse(node, beside.source, "in training mode", "export the model for inference")
     if not attributes.get("spatial", 1):
-        refuse(node, source, "of each pixel for itself", "export with opset 13 or later")
-    return require_weights(_STATISTICS)(node, constants, read, source)
+        refuse(node, beside.source, "of each pixel for itself", "export with opset 13 or later")
+    return require_weights(_STATISTICS)(node, beside)
 
 
 def _check_channels(graph: Graph, op: Operator) -> Problem:
@@ -73,18 +72,6 @@ def _scale(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     return chain.finished(chain.step("scale", [chain.reshaped(op.inputs[0], shape[:2])], shape[:2], settings, weights))
 
 
-def _check_lrn(_graph: Graph, op: Operator) -> Problem:
-    return None if op.integer("size", 0) > 0 else (f"over {op.integer('size', 0)} channels", AGAIN)
-
-
-def _lacks_lrn(graph: Graph, op: Operator) -> str:
-    return "" if len(graph.shape(op.inputs[0])) == _FOUR else "only 4-D activations"
-
-
-def _inexact_lrn(_graph: Graph, op: Operator) -> Problem:
-    return None if op.integer("size", 1) % 2 else ("over an even number of channels", ELSEWHERE)
-
-
 def _lrn(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
     settings: dict[str, Setting] = {"size": op.integer("size", 1)}
     for key, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)):
@@ -99,15 +86,13 @@ def _softmax(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
     return (part(op, "softmax", (), settings),)
 
 
-def _layer_form(
-    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
-) -> onnx.NodeProto:
+def _layer_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
     """The mean and the inverse deviation are written where something reads either of them."""
     given = [name or f"{node.name}:{role}" for name, role in zip(node.output, ("Y", "Mean", "InvStdDev"), strict=False)]
-    needed = max((place for place, name in enumerate(given) if name in read), default=0)
+    needed = max((place for place, name in enumerate(given) if name in beside.read), default=0)
     del node.output[:]
     node.output.extend(given[: needed + 1])
-    return require_weights(("Scale", "B"))(node, constants, read, source)
+    return require_weights(("Scale", "B"))(node, beside)
 
 
 def _check_layer(graph: Graph, op: Operator) -> Problem:
@@ -118,7 +103,6 @@ def _check_layer(graph: Graph, op: Operator) -> Problem:
 
 
 def _layer(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Over all axes from one on, as one."""
     chain, shape = Chain(op, shapes), shapes[op.inputs[0]]
     axis = axis_of(op, len(shape), -1)
     flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
@@ -175,12 +159,7 @@ def _check_groups(graph: Graph, op: Operator) -> Problem:
 _IMAGE_RANKS = (3, 4)
 #: Sums of what an operation makes of each element, and what another makes of the sum.
 _AROUND: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "ReduceL1": ("abs", ""),
-        "ReduceL2": ("square", "sqrt"),
-        "ReduceSumSquare": ("square", ""),
-        "ReduceLogSum": ("", "log"),
-    }
+    {"ReduceL1": ("abs", ""), "ReduceL2": ("square", "sqrt"), "ReduceSumSquare": ("square", ""), "ReduceLogSum": ("", "log")}
 )
 
 
@@ -204,19 +183,22 @@ def _check_axes(graph: Graph, op: Operator) -> Problem:
     return None if all(-rank <= axis < rank for axis in axes) else (f"over axes {axes} of {rank}", AGAIN)
 
 
-def _mean_kind(graph: Graph, op: Operator) -> str:
-    return "gap" if is_over_image(graph, op) else "mean"
+def _parted(graph: Graph, op: Operator) -> Iterator[tuple[Shape, int, Shape, Shape]]:
+    """Yield axes that lie side by side in one go, the last first: what is before, their sizes as one, behind, and what is left.
 
-
-def _joined_axes(graph: Graph, op: Operator) -> list[list[int]]:
-    """Return axes that lie side by side together."""
+    Those before keep their places.
+    """
     groups: list[list[int]] = []
     for axis in reduced_axes(graph, op):
         if groups and groups[-1][-1] == axis - 1:
             groups[-1].append(axis)
         else:
             groups.append([axis])
-    return groups
+    shape = graph.shape(op.inputs[0])
+    for axes in reversed(groups):
+        before, size, behind = shape[: axes[0]], math.prod(shape[axes[0] : axes[-1] + 1]), shape[axes[-1] + 1 :]
+        shape = (*before, *[1] * len(axes), *behind)
+        yield before, size, behind, shape
 
 
 def _sums(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
@@ -228,49 +210,35 @@ def _sums(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, .
     chain, tensor = Chain(op, shapes), op.inputs[0]
     before, behind = _AROUND.get(op.op_type, ("", ""))
     tensor = chain.eltwise(tensor, before) if before else tensor
-    tensor = _mixed(chain, tensor, shapes, _joined_axes(graph, op), "mean" if op.op_type == "ReduceMean" else "sum")
+    tensor = _mixed(graph, op, chain, tensor, "mean" if op.op_type == "ReduceMean" else "sum")
     return chain.finished(chain.eltwise(tensor, behind) if behind else tensor)
 
 
-def _mixed(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[list[int]], form: str) -> str:
-    """A mean or sum: over axes that lie side by side in one go, the last first, so that those before keep their places."""
-    for axes in reversed(groups):
-        shape = shapes[tensor]
-        first, behind = axes[0], shape[axes[-1] + 1 :]
-        joined = chain.reshaped(tensor, (*shape[:first], math.prod(shape[first : axes[-1] + 1]), *behind))
-        mixed = chain.mixed(joined, first, 1, {"form": form})
-        tensor = chain.reshaped(mixed, (*shape[:first], *[1] * len(axes), *behind))
+def _mixed(graph: Graph, op: Operator, chain: Chain, tensor: str, form: str) -> str:
+    for before, size, behind, left in _parted(graph, op):
+        joined = chain.reshaped(tensor, (*before, size, *behind))
+        tensor = chain.reshaped(chain.mixed(joined, len(before), 1, {"form": form}), left)
     return tensor
 
 
 def _reduced(graph: Graph, op: Operator, shapes: dict[str, Shape], kernel: str) -> tuple[Part, ...]:
-    """By a compiled kernel, over axes that lie side by side in one go."""
     chain, tensor, dtype = Chain(op, shapes), op.inputs[0], graph.tensors[op.outputs[0]].dtype
-    for axes in reversed(_joined_axes(graph, op)):
-        shape = shapes[tensor]
-        before, size, after = shape[: axes[0]], math.prod(shape[axes[0] : axes[-1] + 1]), shape[axes[-1] + 1 :]
-        block = blocks.along((math.prod(before), size, math.prod(after)), 1, (dtype, dtype), kept=False)
-        element = "uint8" if dtype == "bool" else dtype
-        tensor = chain.kernel(f"{kernel}_{element}", [tensor], (*before, *[1] * len(axes), *after), block)
+    for before, size, behind, left in _parted(graph, op):
+        block = blocks.along((math.prod(before), size, math.prod(behind)), 1, (dtype, dtype), kept=False)
+        tensor = chain.kernel(f"{kernel}_{'uint8' if dtype == 'bool' else dtype}", [tensor], left, block)
     return chain.finished(tensor)
 
 
-def _multiplied(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    return _reduced(graph, op, shapes, "product")
-
-
-def _largest(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[list[int]]) -> str:
+def _largest(graph: Graph, op: Operator, chain: Chain, tensor: str) -> str:
     """Return a maximum: a pooling of one window over axes that lie side by side."""
-    for axes in reversed(groups):
-        shape = shapes[tensor]
-        before, size, after = shape[: axes[0]], math.prod(shape[axes[0] : axes[-1] + 1]), shape[axes[-1] + 1 :]
-        flat = (1, math.prod(before), size, math.prod(after))
+    for before, size, behind, left in _parted(graph, op):
+        rows, columns = math.prod(before), math.prod(behind)
         window: dict[str, Setting] = {
             "algorithm": "max", "kernel": (size, 1), "strides": (size, 1),
             "dilations": (1, 1), "pads_before": (0, 0), "pads_after": (0, 0),
         }  # fmt: skip
-        found = chain.step("pool", [chain.reshaped(tensor, flat)], (1, flat[1], 1, flat[3]), window)
-        tensor = chain.reshaped(found, (*before, *[1] * len(axes), *after))
+        found = chain.step("pool", [chain.reshaped(tensor, (1, rows, size, columns))], (1, rows, 1, columns), window)
+        tensor = chain.reshaped(found, left)
     return tensor
 
 
@@ -278,18 +246,18 @@ def _extremes(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
     """Return a maximum; a minimum is that of the negated values."""
     if graph.tensors[op.outputs[0]].dtype != FLOAT32:
         return _reduced(graph, op, shapes, "most" if op.op_type == "ReduceMax" else "least")
-    chain, tensor, groups = Chain(op, shapes), op.inputs[0], _joined_axes(graph, op)
+    chain, tensor = Chain(op, shapes), op.inputs[0]
     if op.op_type == "ReduceMax":
-        return chain.finished(_largest(chain, tensor, shapes, groups))
-    return chain.finished(chain.linear(_largest(chain, chain.linear(tensor, -1.0), shapes, groups), -1.0))
+        return chain.finished(_largest(graph, op, chain, tensor))
+    return chain.finished(chain.linear(_largest(graph, op, chain, chain.linear(tensor, -1.0)), -1.0))
 
 
 def _log_sum_exp(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """Max(x) + log(sum(exp(x - max(x)))): no exponential overflows."""
-    chain, tensor, groups = Chain(op, shapes), op.inputs[0], _joined_axes(graph, op)
-    largest = _largest(chain, tensor, shapes, groups)
+    chain, tensor = Chain(op, shapes), op.inputs[0]
+    largest = _largest(graph, op, chain, tensor)
     apart = chain.step("binary", [tensor, largest], shapes[tensor], {"algorithm": "sub"})
-    logarithm = chain.eltwise(_mixed(chain, chain.eltwise(apart, "exp"), shapes, groups, "sum"), "log")
+    logarithm = chain.eltwise(_mixed(graph, op, chain, chain.eltwise(apart, "exp"), "sum"), "log")
     return chain.finished(chain.step("binary", [logarithm, largest], shapes[largest], {"algorithm": "add"}))
 
 
@@ -297,49 +265,37 @@ _CONSTANTS, _INTEGERS = ("", "axes"), frozenset({"axes"})
 
 
 SPECS = (
+    OperatorSpec(("BatchNormalization",), "bn", _scale, (), PAIR, form=_norm_form, check=_check_channels, lacks=_lacks_norm),
     OperatorSpec(
-        ("BatchNormalization",), "bn", _scale, (), PAIR,
-        form=_norm_form, check=_check_channels, lacks=_lacks_norm, bandwidth_bound=True,
-    ),
-    OperatorSpec(
-        ("LRN",), "lrn", _lrn, (), WINDOW, moves=True, check=_check_lrn, lacks=_lacks_lrn, inexact=_inexact_lrn
+        ("LRN",), "lrn", _lrn, (), WINDOW,
+        check=lambda _, op: None if op.integer("size", 0) > 0 else (f"over {op.integer('size', 0)} channels", AGAIN),
+        lacks=lambda graph, op: "" if len(graph.shape(op.inputs[0])) == _FOUR else "only 4-D activations",
+        inexact=lambda _, op: None if op.integer("size", 1) % 2 else ("over an even number of channels", ELSEWHERE),
     ),
     OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW),
     OperatorSpec(("LogSoftmax",), "logsoftmax", _softmax, (), WINDOW),
-    OperatorSpec(
-        ("LayerNormalization",), "layernorm", _layer, (), WINDOW, form=_layer_form, check=_check_layer,
-    ),
+    OperatorSpec(("LayerNormalization",), "layernorm", _layer, (), WINDOW, form=_layer_form, check=_check_layer),
     OperatorSpec(
         ("RMSNormalization",), "rmsnorm", _by_root_mean_square, (), WINDOW,
         form=require_weights(("scale",)), check=_check_layer,
     ),
     *(
-        OperatorSpec(
-            (name,), "groupnorm", _groups, (), WINDOW,
-            form=require_weights(("scale", "B")), check=_check_groups,
-        )
+        OperatorSpec((name,), "groupnorm", _groups, (), WINDOW, form=require_weights(("scale", "B")), check=_check_groups)
         for name in ("InstanceNormalization", "GroupNormalization")
     ),
     OperatorSpec(
-        ("ReduceMean",), _mean_kind, _sums, ("gap", "mean"), WINDOW,
-        _CONSTANTS, _INTEGERS, 18, check=_check_axes, bandwidth_bound=True,
+        ("ReduceMean",), lambda graph, op: "gap" if is_over_image(graph, op) else "mean", _sums, ("gap", "mean"), WINDOW,
+        _CONSTANTS, _INTEGERS, 18, check=_check_axes,
     ),
+    OperatorSpec(("ReduceSum",), "reducesum", _sums, (), WINDOW, _CONSTANTS, _INTEGERS, check=_check_axes, elements=NUMBERS),
     OperatorSpec(
-        ("ReduceSum",), "reducesum", _sums, (), WINDOW,
-        _CONSTANTS, _INTEGERS, check=_check_axes, bandwidth_bound=True, elements=NUMBERS,
-    ),
-    OperatorSpec(
-        ("ReduceProd",), "reduceprod", _multiplied, (), WINDOW,
+        ("ReduceProd",), "reduceprod", partial(_reduced, kernel="product"), (), WINDOW,
         _CONSTANTS, _INTEGERS, 18, check=_check_axes, elements=NUMBERS,
     ),
-    OperatorSpec(
-        tuple(_AROUND), "reducesum", _sums, (), WINDOW, _CONSTANTS, _INTEGERS, 18, check=_check_axes,
-    ),
-    OperatorSpec(
-        ("ReduceLogSumExp",), "logsumexp", _log_sum_exp, (), WINDOW, _CONSTANTS, _INTEGERS, 18, check=_check_axes,
-    ),
+    OperatorSpec(tuple(_AROUND), "reducesum", _sums, (), WINDOW, _CONSTANTS, _INTEGERS, 18, check=_check_axes),
+    OperatorSpec(("ReduceLogSumExp",), "logsumexp", _log_sum_exp, (), WINDOW, _CONSTANTS, _INTEGERS, 18, check=_check_axes),
     OperatorSpec(
         ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), WINDOW,
-        _CONSTANTS, _INTEGERS, 18, check=_check_axes, bandwidth_bound=True, elements=ANY,
+        _CONSTANTS, _INTEGERS, 18, check=_check_axes, elements=ANY,
     ),
 )  # fmt: skip

@@ -16,5 +16,3 @@ SPECS: Mapping[str, OperatorSpec] = MappingProxyType(
 )
 #: Rank of each kind as an anchor.
 RANKS: Mapping[str, int] = MappingProxyType({kind: spec.rank for spec in SPECS.values() for kind in spec.all_kinds})
-#: Kinds whose time follows from the bytes that they move.
-BANDWIDTH_BOUND = frozenset(kind for spec in SPECS.values() if spec.bandwidth_bound for kind in spec.all_kinds)

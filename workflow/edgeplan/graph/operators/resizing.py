@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import (
     AGAIN,
     WINDOW,
+    Beside,
     Chain,
     OperatorSpec,
     Part,
@@ -90,7 +90,6 @@ def _coordinates(op: Operator) -> str:
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:
-    """Return the axes that scales, sizes and the region are of."""
     return tuple(axis % rank for axis in op.integers("axes", tuple(range(rank))))
 
 
@@ -154,39 +153,45 @@ def _by_half_pixels(op: Operator, before: Shape, after: Shape, axis: int) -> boo
     return coordinates in _HALF_PIXEL and near and not (coordinates == _HALF_PIXEL[1] and out == 1 < size)
 
 
-def _form(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: AbstractSet[str], source: str) -> onnx.NodeProto:
-    """X, constant scales or sizes, and the region where it counts."""
+def _form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
     attributes = attributes_of(node)
-    if len(node.input) == _OPSET_10_INPUTS and input_of(node, 1) in constants:
+    if len(node.input) == _OPSET_10_INPUTS and input_of(node, 1) in beside.constants:
         return node
     for key, known in _WORDS.items():
         if attributes.get(key, known[0]) not in known:
             listed = ", ".join(one.decode() for one in known)
-            refuse(node, source, f"of the unknown {key} {word(attributes[key])}", f"correct the node: known are {listed}")
+            refuse(
+                node, beside.source, f"of the unknown {key} {word(attributes[key])}", f"correct the node: known are {listed}"
+            )
     plain = copied(node)
     given = []
     for place in (_SCALES, _SIZES):
         name = input_of(node, place)
-        if name in constants and not any(constants[name].dims[:1]):  # exporters write an absent input as an empty tensor
+        if name in beside.constants and not any(
+            beside.constants[name].dims[:1]
+        ):  # exporters write an absent input as an empty tensor
             plain.input[place] = name = ""
         given += [name] if name else []
-    if len(given) != 1 or given[0] not in constants:
-        refuse(node, source, "whose scales or sizes are no constant", "fix the input shape and fold constants")
+    if len(given) != 1 or given[0] not in beside.constants:
+        refuse(node, beside.source, "whose scales or sizes are no constant", "fix the input shape and fold constants")
     if attributes.get("coordinate_transformation_mode") != _OF_A_REGION.encode():
         plain.input[_REGION] = ""
-    elif input_of(plain, _SCALES) or input_of(plain, _REGION) not in constants:
-        refuse(node, source, "of a region by scales, or that the model computes", "export it with sizes and a constant region")
+    elif input_of(plain, _SCALES) or input_of(plain, _REGION) not in beside.constants:
+        refuse(
+            node,
+            beside.source,
+            "of a region by scales, or that the model computes",
+            "export it with sizes and a constant region",
+        )
     return plain
 
 
-def _upsample_form(
-    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: AbstractSet[str], source: str
-) -> onnx.NodeProto:
+def _upsample_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
     mode = attributes_of(node).get("mode", b"nearest")
     if mode not in _WORDS["mode"][:2]:
-        refuse(node, source, f"of the unknown mode {word(mode)}", "correct the node: known are nearest, linear")
-    if len(node.input) > 1 and input_of(node, 1) not in constants:
-        refuse(node, source, "whose scales are no constant", "fix the input shape and fold constants")
+        refuse(node, beside.source, f"of the unknown mode {word(mode)}", "correct the node: known are nearest, linear")
+    if len(node.input) > 1 and input_of(node, 1) not in beside.constants:
+        refuse(node, beside.source, "whose scales are no constant", "fix the input shape and fold constants")
     return node
 
 
@@ -208,11 +213,10 @@ def _check(graph: Graph, op: Operator) -> Problem:
 SPECS = (
     OperatorSpec(
         ("Resize",), _kind, _lower, ("resize", "resize_linear", "resize_cubic"), WINDOW,
-        constants=("", "roi", "scales", "sizes"), integers=frozenset({"sizes"}), moves=True,
-        form=_form, check=_check,
+        constants=("", "roi", "scales", "sizes"), integers=frozenset({"sizes"}), form=_form, check=_check,
     ),
     OperatorSpec(
         ("Upsample",), _kind, _lower, ("resize", "resize_linear"), WINDOW,
-        constants=("", "scales"), inputs_since=9, moves=True, form=_upsample_form, check=check_spatial,
+        constants=("", "scales"), inputs_since=9, form=_upsample_form, check=check_spatial,
     ),
 )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from edgeplan.graph.ir import Graph, Operator, Shape
@@ -12,6 +11,7 @@ from edgeplan.graph.operators.base import (
     AGAIN,
     HEAVY,
     WINDOW,
+    Beside,
     Chain,
     Check,
     Form,
@@ -44,19 +44,17 @@ def window_form(roles: tuple[str, ...] = ()) -> Form:
     """Return a form: windows of sizes that can be computed with, padded in one way."""
     weighted = require_weights(roles)
 
-    def form(
-        node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], read: AbstractSet[str], source: str
-    ) -> onnx.NodeProto:
+    def form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
         attributes = attributes_of(node)
         least = {"kernel_shape": 1, "strides": 1, "dilations": 1, "group": 1, "pads": 0}
         for key, lowest in least.items():
             value = attributes.get(key, lowest)
             if not all(lowest <= number <= _LARGEST_WINDOW for number in (value if isinstance(value, list) else [value])):
-                refuse(node, source, f"with the impossible {key} {value}", "correct the node, or export the model again")
+                refuse(node, beside.source, f"with the impossible {key} {value}", "correct the node, or export the model again")
         padding, pads = attributes.get("auto_pad", b"NOTSET"), attributes.get("pads", [])
         if padding not in _PADDINGS or (padding != b"NOTSET" and any(pads)):
-            refuse(node, source, f"padded by auto_pad {word(padding)} and pads {pads}", "export it with pads alone")
-        plain = weighted(node, constants, read, source)
+            refuse(node, beside.source, f"padded by auto_pad {word(padding)} and pads {pads}", "export it with pads alone")
+        plain = weighted(node, beside)
         if padding != b"NOTSET" and pads:  # ONNX's inference would take the zeros, engines take the mode
             plain = copied(node)
             del plain.attribute[:]
@@ -118,7 +116,6 @@ def window_pads(op: Operator, size: Shape, out: Shape, kernel: tuple[int, ...]) 
 
 
 def _window_settings(op: Operator, shapes: Mapping[str, Shape], kernel: tuple[int, ...]) -> dict[str, Setting]:
-    """Return settings of a step with a window."""
     before, after = window_pads(op, shapes[op.inputs[0]][2:], shapes[op.outputs[0]][2:], kernel)
     ones = (1,) * len(kernel)
     return {
@@ -288,23 +285,23 @@ def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
 def _pool(name: str, kind: str, lower: Lowerer = _pooled, check: Check = check_window) -> OperatorSpec:
     return OperatorSpec(
         (name,), of_volumes(kind), lower, (kind, f"{kind}3d"), WINDOW,
-        moves=True, form=window_form(), check=check, lacks=_lacks, inexact=inexact_window,
+        form=window_form(), check=check, lacks=_lacks, inexact=inexact_window,
     )  # fmt: skip
 
 
 SPECS = (
     OperatorSpec(
-        ("Conv",), _kind, _lower, ("conv", "dwconv", "conv3d", "dwconv3d"), HEAVY,
-        moves=True, form=window_form(_ROLES), check=_check, macs=_macs, lacks=_one_input, inexact=inexact_window,
+        ("Conv",), _kind, _lower, ("conv", "dwconv", "conv3d", "dwconv3d"), HEAVY, form=window_form(_ROLES), check=_check,
+        macs=_macs, lacks=_one_input, inexact=inexact_window,
     ),
     OperatorSpec(
-        ("ConvTranspose",), of_volumes("deconv"), _lower_transposed, ("deconv", "deconv3d"), HEAVY,
-        moves=True, form=window_form(_ROLES), check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
+        ("ConvTranspose",), of_volumes("deconv"), _lower_transposed, ("deconv", "deconv3d"), HEAVY, form=window_form(_ROLES),
+        check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
     ),
     _pool("MaxPool", "maxpool"),
     _pool("AveragePool", "avgpool"),
-    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True),
-    OperatorSpec(("GlobalMaxPool",), "gmp", whole_image, (), WINDOW, check=check_spatial, bandwidth_bound=True),
+    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial),
+    OperatorSpec(("GlobalMaxPool",), "gmp", whole_image, (), WINDOW, check=check_spatial),
     _pool("LpPool", "lppool", _lp, _check_lp),
     OperatorSpec(("GlobalLpPool",), "glp", _lp, (), WINDOW, check=_check_lp),
 )  # fmt: skip

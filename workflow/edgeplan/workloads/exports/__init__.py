@@ -64,14 +64,10 @@ FAMILIES: Mapping[str, tuple[Draw, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
-    """An exported model is drawn; its weights are when it is written.
+    """An exported model, `<family>_<number>_<elements>`, is drawn; its weights are when it is written.
 
-    Attributes:
-        name: `<family>_<number>_<elements>`.
-        family: name of its family.
-        elements: `float32`; `dynamic`, eight bits whose scales are found in each run; or `qdq`, eight bits by calibration.
-        exported: the model in float32.
-        seed: seed of its weights, and of how it is quantised.
+    `elements` are `float32`; `dynamic`, eight bits whose scales are found in each run; or `qdq`, eight bits by calibration. The
+    seed is that of its weights, and of how it is quantised.
     """
 
     name: str
@@ -91,19 +87,16 @@ class ExportedModel:
         with tempfile.TemporaryDirectory() as folder:
             given = Path(folder) / "float.onnx"
             onnx.save(model, given)
-            logging.disable(
-                logging.WARNING
-            )  # the tool advises to prepare what people do not, and tells of each weight of a norm
+            # the tool advises to prepare what people do not, and tells of each weight of a norm
+            logging.disable(logging.WARNING)
             try:
                 if self.elements == _DYNAMIC:  # ONNX Runtime has ConvInteger for unsigned weights alone
                     convolves = any(node.op_type == "Conv" for node in model.graph.node)
                     kind = QuantType.QUInt8 if convolves else signed
                     quantize_dynamic(given, path, per_channel=by_channel, weight_type=kind)
                 else:
-                    prepared, kinds = (
-                        given.with_name("prepared.onnx"),
-                        {"activation_type": signed, "weight_type": QuantType.QInt8},
-                    )
+                    prepared = given.with_name("prepared.onnx")
+                    kinds = {"activation_type": signed, "weight_type": QuantType.QInt8}
                     quant_pre_process(given, prepared, skip_symbolic_shape=True)
                     quantize_static(prepared, path, _Once(model), per_channel=by_channel, **kinds)
             finally:
@@ -112,8 +105,6 @@ class ExportedModel:
 
 
 class _Once(CalibrationDataReader):  # type: ignore[misc]
-    """Calibrates by one set of random inputs."""
-
     def __init__(self, model: onnx.ModelProto) -> None:
         self._left = [random_inputs(model)]
 

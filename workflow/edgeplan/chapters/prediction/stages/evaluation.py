@@ -197,7 +197,7 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
     write_parquet(_sweeps(labelled, predictor), evaluation / "sweeps.parquet")
     write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
     rules = read_rules(results / "fusion" / "rules.json")
-    resnet18 = tuple(k.config.type for k in split_kernels(simplify(prior_models()["resnet18"]()), rules))
+    resnet18 = tuple(k.type for k in split_kernels(simplify(prior_models()["resnet18"]()), rules))
     speed = speed_of(params, device, predictor, told, results)
     evidence = read_evidence(
         device, results, zoo, resnet18_kernels=resnet18, speed=speed.figures, speed_told=speed.told(results / "predictors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import pandas as pd
 from edgeplan.chapters.prediction.paper import printed
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.kinds import graph_macs, graph_memory_access_bytes, graph_parameters, kind
 from edgeplan.support.frames import write_csv, write_parquet
 from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
@@ -62,22 +62,13 @@ def _row(graph: Graph, model_id: str, family: str, index: int, spec: str) -> dic
 def _prior_row(shape: ConvShape, count: int) -> dict[str, object]:
     name = "dwconv" if shape.depthwise else "conv"
     out = -(-shape.size // shape.stride)
-    config = KernelConfig(
-        name,
-        name,
-        in_channels=shape.in_channels,
-        in_height=shape.size,
-        in_width=shape.size,
-        out_channels=shape.out_channels,
-        out_height=out,
-        out_width=out,
-        kernel_h=shape.kernel,
-        kernel_w=shape.kernel,
-        stride_h=shape.stride,
-        stride_w=shape.stride,
-        groups=shape.in_channels if shape.depthwise else 1,
-    )
-    return {"kind": name, "config": config.to_json(), "count": count}
+    sizes = {
+        "in_channels": shape.in_channels, "in_height": shape.size, "in_width": shape.size, "out_channels": shape.out_channels,
+        "out_height": out, "out_width": out, "kernel_h": shape.kernel, "kernel_w": shape.kernel, "stride_h": shape.stride,
+        "stride_w": shape.stride, "groups": shape.in_channels if shape.depthwise else 1,
+    }  # fmt: skip
+    config = {"kind": name, "type": name} | {key: size for key, size in sizes.items() if size != 1}
+    return {"kind": name, "config": json.dumps(config, separators=(",", ":")), "count": count}
 
 
 def build_zoo(params: PredictionParams, *, models: Path, prior: Path, costs: Path) -> None:
