@@ -16,9 +16,8 @@ import pytest
 
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.registry import STAGES
-from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import BusyError
-from edgeplan.measurement import local, lock
+from edgeplan.measurement import lock
 
 #: Only the folder of the lock is the test's own, so that a run that is measuring now is left alone.
 TAKE = """
@@ -68,16 +67,6 @@ def test_processes_with_other_temporary_folders_exclude_each_other(tmp_path: Pat
         assert second.stdout.startswith(f"another process (pid {pid}: {sys.executable} -c ")
     third = take(tmp_path)
     assert (third.returncode, third.stdout) == (0, "held\n"), third.stderr
-
-
-def test_the_path_follows_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = lock.lock_path()
-    for name in ("TMPDIR", "TMP", "TEMP", "HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
-        monkeypatch.setenv(name, "/")
-    monkeypatch.setattr("tempfile.tempdir", None)  # what is asked for again
-    assert lock.lock_path() == before
-    assert before.parent.is_dir()
-    assert before.is_absolute()
 
 
 _PACKAGE = Path(lock.__file__).parents[1]
@@ -136,20 +125,3 @@ def test_rows_of_a_pair_hold_it_while_they_are_measured_only(tmp_path: Path) -> 
         rows.found("kind", 1, measure)
         assert lock._held == 0
     assert held == [1]
-
-
-def test_models_are_looked_at_on_the_processors_that_were_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = os.sched_getaffinity(0)
-    one = frozenset(sorted(before)[:1])
-    monkeypatch.setattr(local.cpus, "allowed", lambda: one)  # as under taskset
-    seen = []
-
-    class Looked(local.Local):
-        def _members(self, graph: object) -> object:  # type: ignore[override]
-            seen.append(os.sched_getaffinity(0))
-            return graph
-
-    device = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
-    assert Looked(device).executed(list("abc")) == list("abc")  # type: ignore[arg-type]
-    assert seen == [one] * 3
-    assert os.sched_getaffinity(0) == before

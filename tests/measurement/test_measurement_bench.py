@@ -25,7 +25,6 @@ from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement import local
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import lock_path, machine_lock
-from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.progress import BudgetProgress
 from edgeplan.support.store import STORED_ROWS_ONLY
 
@@ -298,16 +297,6 @@ def test_an_identity_of_rows_that_does_not_fit_is_named(
     with pytest.raises(FormatError, match=message) as caught:
         open_bench(tmp_path)
     assert caught.value.where == str(path)
-
-
-def test_times_are_divided_by_the_drift_of_the_references(tmp_path: Path) -> None:
-    with open_bench(tmp_path) as bench:
-        (m,) = bench.measure(subjects(1))
-    np.testing.assert_allclose(m.factors, bench.nominal.compute_us / m.compute_us)
-    np.testing.assert_allclose(m.block_us, m.median_us * m.factors)
-    assert m.latency_us == np.median(m.block_us)
-    raw = replace(m, exponents=ReferenceExponents(compute=0.0, bandwidth=0.0))
-    np.testing.assert_array_equal(raw.block_us, m.median_us)
 
 
 HELPERS = Path(__file__).parents[1] / "helpers"

@@ -17,9 +17,8 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernel_nodes import executed_graph
 from edgeplan.measurement.kernel_labels import label_us
 from edgeplan.measurement.records import CALLS, Measurement, NodeSubject, Subject, call_us, graph_digest
-from edgeplan.measurement.references import References, ReferenceTimes
-from edgeplan.measurement.rows import measurement_of, row_of
-from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents, node_settings
+from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.support.store import STORED_ROWS_ONLY
 
 
@@ -106,28 +105,6 @@ def test_weights_are_counted_twice_when_both_sessions_hold_them() -> None:
     assert Subject(_graph(), profiled=True).weight_bytes == 8 * elements
 
 
-def test_references_take_time_and_the_least_counts() -> None:
-    references = References()
-    found = references.time(3)
-    assert found.compute_us > 1.0
-    assert found.bandwidth_us > 1.0
-
-
-def test_a_bench_measures_nodes_among_graphs_and_each_once(tmp_path: Path) -> None:
-    nodes = node_subjects()
-    asked = [nodes[0], *subjects(2), nodes[1]]
-    with open_bench(tmp_path) as bench:
-        first = bench.measure(asked)
-        assert bench.measured == 4
-    with open_bench(tmp_path) as bench:
-        again = bench.measure(asked)
-        assert bench.measured == 0
-    assert [one.subject for one in first] == [one.id for one in asked]
-    for a, b in zip(first, again, strict=True):
-        np.testing.assert_array_equal(a.least_us, b.least_us)
-        assert (a.nodes, a.seconds) == ((), b.seconds)
-
-
 def test_a_subject_is_told_by_its_node_and_copies_not_by_the_model_that_decided_them() -> None:
     node = node_subjects()[1]
     same = NodeSubject(node.config, 1 << 20)
@@ -136,13 +113,6 @@ def test_a_subject_is_told_by_its_node_and_copies_not_by_the_model_that_decided_
     assert other.id != node.id
     assert len({one.id for one in (*node_subjects(), *CALLS, *subjects())}) == 7
     assert node.weight_bytes == node.copies * 4 * 64 * 32
-
-
-def test_a_row_of_a_node_comes_back(tmp_path: Path) -> None:
-    with open_bench(tmp_path) as bench:
-        (found,) = bench.measure(node_subjects()[:1])
-    back = measurement_of(row_of(found), found.nominal, found.exponents)
-    assert (back.subject, back.latency_us) == (found.subject, pytest.approx(found.latency_us))
 
 
 def test_a_node_that_the_engine_refuses_is_left_out_and_ends_nothing(
@@ -194,10 +164,3 @@ def test_a_call_is_measured_like_any_node_and_costs_less_than_many(tmp_path: Pat
     with open_bench(tmp_path, block_ms=20.0, max_runs=1000) as bench:
         one, many = bench.measure(CALLS)
     assert 0 < call_us([one, many]) <= one.latency_us < many.latency_us
-
-
-def test_settings_of_nodes_are_valid_and_keep_what_they_do_not_name() -> None:
-    settings = node_settings(SETTINGS)
-    assert MeasurementSettings.model_validate(settings.model_dump()) == settings
-    assert settings.batch_weight_mb == SETTINGS.batch_weight_mb
-    assert settings.key_fields() != SETTINGS.key_fields()

@@ -30,19 +30,21 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+def stored(folder: Path) -> tuple[Path, Any]:
+    """The identity of the rows of the test's bench, and its file."""
+    (path,) = (folder / "w/rows/dev").glob("*.json")
+    return path, json.loads(path.read_text())
+
+
 def test_cores_and_load_are_kept_with_the_rows_but_decide_none(
     tmp_path: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stored() -> Any:
-        (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
-        return json.loads(path.read_text())["environment"]
-
     loads = iter([1.5, 0.7, 3.25])
     monkeypatch.setattr(os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     monkeypatch.setattr(local, "environment", lambda: {"cpu": "x"})
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(4))  # two batches
-    assert stored() == {
+    assert stored(tmp_path)[1]["environment"] == {
         "cpu": "x",
         "affinity": sorted(os.sched_getaffinity(0)),
         "load_1min": {"least": 0.7, "most": 1.5, "batches": 2},
@@ -52,21 +54,20 @@ def test_cores_and_load_are_kept_with_the_rows_but_decide_none(
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(5))
         assert bench.measured == 1
-    assert stored()["load_1min"] == {"least": 0.7, "most": 3.25, "batches": 3}
-    assert stored()["commits"] == ["one", "two"]
+    told = stored(tmp_path)[1]["environment"]
+    assert (told["load_1min"], told["commits"]) == ({"least": 0.7, "most": 3.25, "batches": 3}, ["one", "two"])
 
 
 @pytest.mark.usefixtures("commits")
 def test_rows_beside_those_of_an_unknown_commit_say_so(tmp_path: Path) -> None:
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(1))
-    (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
-    identity = json.loads(path.read_text())
+    path, identity = stored(tmp_path)
     assert identity["environment"].pop("commits") == ["one"]
     path.write_text(json.dumps(identity))
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(2))
-    assert json.loads(path.read_text())["environment"]["commits"] == ["not recorded", "one"]
+    assert stored(tmp_path)[1]["environment"]["commits"] == ["not recorded", "one"]
 
 
 def test_rows_that_a_killed_run_left_in_the_journal_bring_their_commit(tmp_path: Path, commits: list[str]) -> None:
@@ -77,15 +78,13 @@ def test_rows_that_a_killed_run_left_in_the_journal_bring_their_commit(tmp_path:
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(4))
         assert bench.measured == 2
-    (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
-    assert json.loads(path.read_text())["environment"]["commits"] == ["one", "two"]
+    assert stored(tmp_path)[1]["environment"]["commits"] == ["one", "two"]
 
 
 def test_rows_that_tell_no_load_are_said_not_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(1))
-    (path,) = (tmp_path / "w" / "rows" / "dev").glob("*.json")
-    identity = json.loads(path.read_text())
+    path, identity = stored(tmp_path)
     identity["environment"] |= {"load_1min": None, "affinity": None}
     path.write_text(json.dumps(identity))
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
@@ -132,13 +131,11 @@ def test_a_package_that_another_repository_ignores_has_none(package: Path) -> No
     assert source_commit() == "not recorded"
 
 
-def test_a_package_outside_of_git_has_none(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(package.parents[1]))
-    assert source_commit() == "not recorded"
-
-
-def test_a_machine_without_git_tells_none(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(package))
+@pytest.mark.parametrize("variable", ["GIT_CEILING_DIRECTORIES", "PATH"])
+def test_a_package_outside_of_git_or_a_machine_without_it_has_none(
+    package: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, str(package.parents[1]))
     assert source_commit() == "not recorded"
 
 
@@ -179,25 +176,19 @@ def refused(name: str, source: Path, tmp_path: Path) -> FormatError:
     return caught.value
 
 
-def test_rows_of_another_device_are_refused(source: Path, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_refused_and_none_is_taken(source: Path, tmp_path: Path) -> None:
     error = refused("pi", source, tmp_path)
     assert "rows of the device 'dev', not of 'pi'" in error.what
     assert "edgeplan device collect dev" in error.next_step
-
-
-def test_a_key_that_is_not_that_of_its_identity_is_refused(source: Path, tmp_path: Path) -> None:
-    (path,) = source.rglob("*.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "engine_version": "9.9"}))
-    assert "the key of these rows" in refused("dev", source, tmp_path).what
-
-
-def test_damaged_rows_are_refused_and_none_is_taken(source: Path, tmp_path: Path) -> None:
     path = next(iter(source.rglob("*.parquet")))
     rows = read_rows(path)
     write_rows(path, [{**rows[0], "least_us": [-1.0, 1.0, 1.0]}, *rows[1:]])
     assert "is damaged" in refused("dev", source, tmp_path).what
     path.write_bytes(b"PAR1")
     assert "not a readable row file" in refused("dev", source, tmp_path).what
+    (identity,) = source.rglob("*.json")
+    identity.write_text(json.dumps({**json.loads(identity.read_text()), "engine_version": "9.9"}))
+    assert "the key of these rows" in refused("dev", source, tmp_path).what
 
 
 def test_what_holds_no_rows_is_refused_with_the_command(tmp_path: Path) -> None:

@@ -13,7 +13,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from edgeplan.terminal import escaped
 
@@ -32,19 +40,16 @@ def _value(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def _bar(console: Console, *columns: ProgressColumn) -> Progress:
+    return Progress(TextColumn("{task.description}", markup=False), BarColumn(), *columns, console=console)
+
+
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with the number of items just finished."""
     console = Console(stderr=True)
     if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console) as bar:
+        with _bar(console, MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()) as bar:
             task = bar.add_task(escaped(description), total=total)
             yield lambda done: bar.advance(task, done)
         return
@@ -85,13 +90,7 @@ def spending(description: str, seconds: float) -> Iterator[BudgetProgress]:
     """Yield what counts the measuring time of a whole stage."""
     console = Console(stderr=True)
     if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[left]}"),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=console) as bar:
+        with _bar(console, TextColumn("{task.fields[left]}"), TimeElapsedColumn()) as bar:
             task = bar.add_task(escaped(description), total=seconds, left=_left(0.0, seconds))
             yield BudgetProgress(
                 seconds, lambda spent, total: bar.update(task, completed=spent, total=total, left=_left(spent, total))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 
 #: Categories of characters that steer a terminal or hide text: control, format (direction, zero width), lone surrogates,
@@ -58,6 +59,16 @@ def show(*parts: RenderableType) -> None:
             console.print(part)
     sys.stdout.write(captured.get())
     sys.stdout.flush()
+
+
+def figures_table(first: str, *others: str) -> Table:
+    """Return a table without rows: a column of names, and columns of figures, to the right."""
+    from rich.table import Table as RichTable  # noqa: PLC0415  likewise
+
+    table = RichTable(first, box=None, pad_edge=False, header_style="bold")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
 
 
 #: Who is heard: what is taken for granted of a model, and what is known of a pair long before its plan is.
@@ -120,6 +131,6 @@ def median(values: Sequence[float]) -> float:
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def milliseconds(ms: float) -> str:
+def milliseconds(ms: float, unit: str = " ms") -> str:
     """Return milliseconds with two decimals, or as many as two digits other than leading zeros take."""
-    return f"{ms:.{1 - math.floor(math.log10(ms)) if 0 < ms < _SHORT_MS else 2}f} ms"
+    return f"{ms:.{1 - math.floor(math.log10(ms)) if 0 < ms < _SHORT_MS else 2}f}{unit}"

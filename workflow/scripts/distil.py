@@ -4,7 +4,6 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -35,9 +34,8 @@ def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
         return 0
     what = json.loads(identity.read_bytes())
     machine = json.loads(environment.read_bytes())
-    found = PreparationCosts.fitted(
-        rows, Constants.model_validate(what["constants"]), Cores(tuple(what["big_cores"]), _little(what["measured_classes"]))
-    )
+    little = tuple(core for name, core in what["measured_classes"].items() if name == "little")
+    found = PreparationCosts.fitted(rows, Constants.model_validate(what["constants"]), Cores(tuple(what["big_cores"]), little))
     found = found.model_copy(
         update={
             "cpu": machine["cpu"] if machine["fingerprint"] == what["fingerprint"] else "",
@@ -51,10 +49,6 @@ def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
 
 def _rows_of(identity: Path) -> list[Row]:
     return [row for rows in profile_rows(identity.parent, identity.stem).values() for row in rows]
-
-
-def _little(classes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(core for name, core in classes.items() if name == "little")
 
 
 def distil(device: Path, results: Path, folder: Path) -> int:

@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 #: Column of `memory_frugal`: the limit that the headline is of.
 _HELD, _USUAL_READ_AHEAD_KIB = "idle + 45 MiB", 128
 _SHARES = ("prediction.", "fusion.", "interval.")
+_PREDICTION = prediction_bars("")
 #: Figures that have no bar.
 _REPEATED = Bar("prediction.repeat_within_10pct", "the same models measured twice, within 10 %")
 _FURTHER = (
@@ -151,43 +153,32 @@ _beside: Mapping[str, Callable[[Results], Iterator[tuple[str, str]]]] = {
 }
 
 
-def prediction(results: Results) -> str:
-    """The figures of merit of the first chapter, all devices beside each other; what misses its bar is bold."""
-    devices = results.having("prediction.within_10pct")
-    own = {device: {bar.key: bar for bar in prediction_bars(device)} for device in devices}
-    rows = []
-    held = prediction_bars("")
-    for bar in (held[0], _REPEATED, *held[1:], *_FURTHER):
-
-        def number(value: float, key: str = bar.key) -> str:
-            return _number(value, share=key.startswith(_SHARES))
-
-        values = [_held(results.metrics[device], own[device].get(bar.key, bar), number) for device in devices]
-        limits = {device: own[device].get(bar.key, bar).limits(number) for device in devices}
-        others = [f"{device}: {text}" for device, text in limits.items() if text != bar.limits(number)]
-        rows.append((bar.title, *values, bar.limits(number) + (f" ({', '.join(others)})" if others else ""), bar.aim))
-    return _table(("figure", *devices, "bar", "aim"), rows)
+def _marked(text: str, verdict: str) -> str:
+    """A figure as a cell: bold where it misses its bar or has no value, with a word where its interval holds the bar."""
+    return f"**{text}**" if verdict == MISS else f"{text}, undecided" if verdict == UNDECIDED else text
 
 
 def _held(metrics: Mapping[str, float], bar: Bar, number: Callable[[float], str]) -> str:
-    """A figure as a cell: bold where it misses its bar or has no value, with a word where its interval holds the bar."""
     limits = bar.limits(number)
     if not limits and value_of(metrics, bar.key) is None:
         return ""
-    text = bar.told(metrics, number)
-    verdict = bar.verdict(metrics)
-    return f"**{text}**" if verdict == MISS and limits else f"{text}, undecided" if verdict == UNDECIDED else text
+    text, verdict = bar.told(metrics, number), bar.verdict(metrics)
+    return text if verdict == MISS and not limits else _marked(text, verdict)
 
 
-def figures(having: str, bars: Sequence[Bar]) -> Callable[[Results], str]:
-    """The figures of merit of a chapter, for all that have one of them."""
+def figures(having: str, bars: Sequence[Bar], own: Callable[[str], Sequence[Bar]] = lambda _: ()) -> Callable[[Results], str]:
+    """The figures of merit of a chapter, for all that have one of them; `own` gives bars that a target has instead."""
 
     def part(results: Results) -> str:
-        targets = results.having(having)
-        rows = [
-            (bar.title, *(_held(results.metrics[t], bar, _number) for t in targets), bar.limits(_number), bar.aim)
-            for bar in bars
-        ]
+        targets, rows = results.having(having), []
+        instead = {target: {bar.key: bar for bar in own(target)} for target in targets}
+        for bar in bars:
+            number = partial(_number, share=bar.key.startswith(_SHARES))
+            there = {target: instead[target].get(bar.key, bar) for target in targets}
+            values = [_held(results.metrics[target], one, number) for target, one in there.items()]
+            limits = {target: one.limits(number) for target, one in there.items()}
+            others = [f"{target}: {text}" for target, text in limits.items() if text != bar.limits(number)]
+            rows.append((bar.title, *values, bar.limits(number) + (f" ({', '.join(others)})" if others else ""), bar.aim))
         return _table(("figure", *targets, "bar", "aim"), rows)
 
     return part
@@ -202,8 +193,7 @@ def checked(results: Results) -> str:
         values, asked = [], []
         for pair in pages:
             if line := lines[pair].get(bar.title):
-                bold = f"**{line['value']}**" if line["verdict"] == MISS else line["value"]
-                values.append(f"{bold}, undecided" if line["verdict"] == UNDECIDED else bold)
+                values.append(_marked(line["value"], line["verdict"]))
                 asked.append(pair)
             else:
                 values.append(bar.told(results.metrics[pair], _number) if bar.key in results.metrics[pair] else "")
@@ -226,7 +216,9 @@ def measured(results: Results) -> str:
 
 PARTS: Mapping[str, Callable[[Results], str]] = {
     "headline": headline,
-    "prediction": prediction,
+    "prediction": figures(
+        "prediction.within_10pct", (_PREDICTION[0], _REPEATED, *_PREDICTION[1:], *_FURTHER), own=prediction_bars
+    ),
     "cold-start": figures("cold.speedup_vs_best_stock_evicted", (*COLD_BARS, _COLD_FURTHER)),
     "memory": figures("memory.peak_over_budget_max", (*MEMORY_FIRST, *MEMORY_BARS)),
     "partition-checked": checked,

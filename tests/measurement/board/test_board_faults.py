@@ -256,7 +256,7 @@ def test_a_worker_that_never_stops_talking_is_stopped(tmp_path: Path, monkeypatc
     more = """
     def talking(self, asked):
         while not self._answers.gone.is_set():
-            self._answers.send(worker.Note(text="and another thing"))
+            self._answers.send(worker.wire.Note(text="and another thing"))
         return []
     worker.WorkerSession._measured = talking
     """
@@ -269,7 +269,7 @@ def test_an_error_of_a_worker_is_none_but_the_packages_own(tmp_path: Path) -> No
     def refuse(self, asked):
         raise type("SystemExit", (Exception,), {})("x" * 10_000)
     worker.WorkerSession._measured = refuse
-    worker._refused = lambda error: worker.Refused(error="SystemExit", what="\\x1b[2J gone")
+    worker._refused = lambda error: worker.wire.Refused(error="SystemExit", what="\\x1b[2J gone")
     """
     with Bench(board(tmp_path, more), SETTINGS, tmp_path / "w/dev") as bench, pytest.raises(DeviceError) as caught:
         bench.measure(subjects(1))
@@ -279,8 +279,8 @@ def test_an_error_of_a_worker_is_none_but_the_packages_own(tmp_path: Path) -> No
 def test_a_worker_refuses_what_a_hostile_host_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders are made of names: those that are no names are refused before anything is written."""
     device = board(tmp_path)
-    fields = {**client.device_fields(device), "name": "../../escaped"}
-    monkeypatch.setattr(client, "device_fields", lambda _: fields)
+    fields = {**client.wire.device_fields(device), "name": "../../escaped"}
+    monkeypatch.setattr(client.wire, "device_fields", lambda _: fields)
     assert "name" in error_of(device).what
     assert not list(tmp_path.rglob("*escaped*"))
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from edgeplan.cli.models import BatchOption, ModelArgument, SetOption, ShapeOption, preparation
 from edgeplan.comparing import api
 from edgeplan.comparing.result import Comparison, share_of, write_chart
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
-from edgeplan.terminal import escaped, milliseconds, say, show
+from edgeplan.terminal import escaped, figures_table, milliseconds, say, show
 from edgeplan.workspace import WorkspaceOption
 
 _MIB, _INTERRUPTED = 1 << 20, 130
@@ -64,7 +63,7 @@ def compare(
 def print_comparison(found: Comparison) -> None:
     """Print what each way took, what did not run, and a sentence for each goal."""
     if found.rows:
-        table = _table(
+        table = figures_table(
             "engine", "first, ms", "later, ms", "95 %", "a second", f"{found.at_once} at once", "MiB", "difference", "turns"
         )
         for row in found.rows:
@@ -80,7 +79,7 @@ def print_comparison(found: Comparison) -> None:
     for line in found.advice():
         say(line)
     if found.held:
-        table = _table("engine", "ms", "other, ms", "times", "between", "rounds", "verdict")
+        table = figures_table("engine", "ms", "other, ms", "times", "between", "rounds", "verdict")
         for held in found.held:
             times = (_short(held.latency_ms), _short(held.other_ms), f"{held.ratio:.3f}", f"{held.low:.3f} to {held.high:.3f}")
             table.add_row(held.name, *times, str(held.rounds), f"{held.verdict}{held.reason and f': {held.reason}'}")
@@ -90,12 +89,5 @@ def print_comparison(found: Comparison) -> None:
     say(f"{escaped(found.model)}: {found.seconds:.0f} s on {len(found.processors)} processors{busy}{ended}")
 
 
-def _table(first: str, *others: str) -> Table:
-    table = Table(first, box=None, pad_edge=False, header_style="bold")
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _short(ms: float) -> str:
-    return milliseconds(ms).removesuffix(" ms")
+    return milliseconds(ms, "")

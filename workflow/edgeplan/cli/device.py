@@ -14,7 +14,7 @@ from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.prediction.adapting import Adapted, adapt_device
 from edgeplan.devices.config import load_device
 from edgeplan.devices.create import create_device, create_pair
-from edgeplan.devices.pairs import PairFile, load_pair
+from edgeplan.devices.pairs import load_pair
 from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.measurement.board.bundle import BoardTarget, write_bundle
@@ -88,7 +88,9 @@ def device_check(
         what, next_step = "a device or a pair is checked", "name one: DEVICE, or --pair PAIR"
         raise ParamsError(what, where="edgeplan device check", next_step=next_step)
     if pair:
-        for line in check_pair(load_pair(pair)):
+        with machine_lock(), opened(load_pair(pair)) as found_pair:
+            told = list(_pair_lines(found_pair))
+        for line in told:
             say(line)
         return
     found = check_device(name, seconds)
@@ -98,13 +100,8 @@ def device_check(
         raise typer.Exit(7)
 
 
-def check_pair(pair: PairFile) -> list[str]:
-    """Open a pair, and return as text how its processors wait for each other, and what that costs."""
-    with machine_lock(), opened(pair) as found:
-        return [*_lines(found)]
-
-
-def _lines(found: Opened) -> Iterator[str]:
+def _pair_lines(found: Opened) -> Iterator[str]:
+    """Tell how the processors of a pair wait for each other, and what that costs."""
     yield f"pair        {found.pair.name}"
     for side, processor in zip(found.pair.processors, found.processors, strict=True):
         about = processor.capabilities

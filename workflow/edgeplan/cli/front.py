@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from edgeplan import front
 from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
-from edgeplan.front import Front, Goal, PlanForGoal
+from edgeplan.front import Front, Goal
 from edgeplan.runtime.gpu_program import GpuPrediction
-from edgeplan.terminal import escaped, milliseconds, say, show
+from edgeplan.terminal import escaped, figures_table, milliseconds, say, show
 from edgeplan.workspace import WorkspaceOption
 
 _MIB, _DEVICE = 1 << 20, "cpu-onednn"
@@ -56,31 +55,22 @@ def plan_front(
         return
     found, written = front.write_front_plan(model, output, goal=goal, device=device, pair=pair, preparation=prepared)
     print_front(found, given, on)
-    say(f"written to {escaped(str(written.folder))}: {written.chosen.kind}")
-    for line in later_lines(written):
-        say(line)
-    say(f"next: edgeplan run {escaped(str(written.folder))}")
-
-
-def later_lines(written: PlanForGoal) -> list[str]:
-    """Tell which processor takes over from a cold start, and what is predicted of its own."""
-    if (later := written.later) is None:
-        return []
-    makespan_ms = later.predicted(GpuPrediction).makespan_ms
-    return [f"  later           {later.made_for.driver}: ready {makespan_ms:.2f} ms after it is open; the faster one answers"]
+    folder = escaped(str(written.folder))
+    say(f"written to {folder}: {written.chosen.kind}")
+    if (later := written.later) is not None:  # the processor that takes over from a cold start
+        ready_ms = later.predicted(GpuPrediction).makespan_ms
+        say(f"  later           {later.made_for.driver}: ready {ready_ms:.2f} ms after it is open; the faster one answers")
+    say(f"next: edgeplan run {folder}")
 
 
 def print_front(found: Front, given: Sequence[str], on: Sequence[str]) -> None:
     """Print what each plan took here, beside ONNX Runtime, and the command that writes it, with the words given for a model."""
     for line in found.about:
         say(escaped(line))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("plan")
-    for name in ("threads", "first, ms", "later, ms", "memory, MiB"):
-        table.add_column(name, justify="right")
+    table = figures_table("plan", "threads", "first, ms", "later, ms", "memory, MiB")
     for plan in (found.stock, *found.plans):
         kind = f"{plan.kind}, {plan.budget_bytes // _MIB} MiB over idle" if plan.budget_bytes else plan.kind
-        times = (milliseconds(ms).removesuffix(" ms") for ms in (plan.first_ms, plan.later_ms))
+        times = (milliseconds(plan.first_ms, ""), milliseconds(plan.later_ms, ""))
         table.add_row(kind, str(plan.threads), *times, f"{plan.peak_bytes / _MIB:.1f}")
     show(table)
     say("they are written by:")

@@ -80,7 +80,9 @@ def run(given: argparse.Namespace, *, alone: bool = False) -> None:
             raise ParamsError(
                 "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
             )
-        _require_npz(given.output)
+        if given.output.suffix != ".npz" or given.output.is_dir():
+            what, next_step = "outputs are written as .npz", "name a file that ends in .npz"
+            raise InputError(what, where=str(given.output), next_step=next_step)
     if len(given.folder) > 1 or given.budget:
         budgets = f" --budgets {given.budget}" if given.budget else ""
         raise ParamsError(
@@ -178,7 +180,7 @@ def _run_here(folder: Path, given: argparse.Namespace) -> None:
         repeat=given.repeat, budgets=tuple(filter(None, given.budgets.split(","))), device=given.device,
         check=given.check, model=given.model, cold=given.cold, evicted=given.evicted,
     )  # fmt: skip
-    lines = {COLD_START: _cold_lines, GPU_START: _gpu_lines, ENGINE: _engine_lines}.get(plan.kind, _pair_lines)
+    lines = {COLD_START: _cold_lines, GPU_START: _gpu_lines}.get(plan.kind, _pair_lines)
     for line in lines(found):
         say(line)
     if given.output is not None:
@@ -189,22 +191,10 @@ def _run_here(folder: Path, given: argparse.Namespace) -> None:
         found.require_checked()
 
 
-def _require_npz(path: Path) -> None:
-    """Refuse a file for outputs that is no .npz, before anything is run."""
-    if path.suffix != ".npz" or path.is_dir():
-        raise InputError("outputs are written as .npz", where=str(path), next_step="name a file that ends in .npz")
-
-
 def _pair_lines(found: Run) -> list[str]:
-    from edgeplan.cli.run_pair import run_lines  # noqa: PLC0415  each kind loads its own
+    from edgeplan.cli.run_pair import engine_lines, run_lines  # noqa: PLC0415  each kind loads its own
 
-    return run_lines(found)
-
-
-def _engine_lines(found: Run) -> list[str]:
-    from edgeplan.cli.run_pair import engine_lines  # noqa: PLC0415  each kind loads its own
-
-    return [*engine_lines(found), *_times("warm", found.warm_ms)]
+    return [*engine_lines(found), *_times("warm", found.warm_ms)] if found.plan.kind == ENGINE else run_lines(found)
 
 
 def _gpu_lines(found: Run) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import TracebackType
@@ -96,11 +96,6 @@ class NoisePolicy:
         return list(self._noisy.values())
 
 
-def measurer_of(device: DeviceFile) -> Measurer:
-    """Make the measurer of a device; a board is reached when it is first asked."""
-    return Local(device) if device.board is None else BoardMeasurer(device)
-
-
 log = logging.getLogger(__name__)
 #: What the environment of rows says about the time they were measured at. It is no part of their key.
 _CONDITIONS = ("affinity", "load_1min")
@@ -168,7 +163,7 @@ class Bench:
         self._protocol = engine_protocol("measure", device.engine)
         self._mapping = engine_protocol("mapping", device.engine).name
         self._frozen = stored_rows_only()
-        self.measurer: Measurer = measurer or measurer_of(device)
+        self.measurer: Measurer = measurer or (Local(device) if device.board is None else BoardMeasurer(device))
         self._budget, self._noise = TimeBudget(), NoisePolicy(settings, device.name)
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._commit = "" if self._frozen else source_commit()
@@ -305,7 +300,8 @@ class Bench:
             if not missing:
                 return
         began = time.monotonic()
-        with self.measurer.held(), self._progress(description, len(missing)) as advance:
+        bar = progress(f"{self.device.name}: {description}", len(missing))
+        with self.measurer.held(), nullcontext(lambda _: None) if self.spending else bar as advance:  # one bar is enough
             self._measure_missing(missing, repeat, advance, least)
         self.seconds += time.monotonic() - began
 
@@ -372,10 +368,6 @@ class Bench:
         if each * left < self._budget.left_s:
             return self.settings
         return self.settings.model_copy(update={"extra_blocks": 0, "min_gap_seconds": 0.0})
-
-    def _progress(self, description: str, count: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Return a bar of the subjects, unless the stage has one of its own."""
-        return nullcontext(lambda _: None) if self.spending else progress(f"{self.device.name}: {description}", count)
 
     def _observe(self) -> None:
         """Note on what cores a batch ran and by which commit; widen the range of the load seen at the end of each.

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.lock import after_measurements, machine_lock
 from edgeplan.measurement.others import timed_runs, waited_ms
 from edgeplan.measurement.records import (
+    COLUMNS,
     AnySubject,
     Batch,
     FileSubject,
@@ -53,15 +55,12 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Loaded:
-    """A loaded subject holds its sessions and the times gathered so far."""
+    """A loaded subject holds its sessions and the times of each block so far, in the order of `COLUMNS`."""
 
     subject: AnySubject
     plain: Session
     counting: ProfiledSession | None
-    least: list[float] = field(default_factory=list)
-    median: list[float] = field(default_factory=list)
-    references: list[ReferenceTimes] = field(default_factory=list)
-    started: list[float] = field(default_factory=list)
+    blocks: list[tuple[float, ...]] = field(default_factory=list)
     counted: list[tuple[int, int]] = field(default_factory=list)
     counting_runs: int = 0
 
@@ -109,16 +108,10 @@ def _block(
     before: ReferenceTimes | None,
 ) -> ReferenceTimes:
     """Time one block of one subject: references, unless those after another's block are its own, runs, and references."""
-    item.started.append(began)
     before = before or references.time(settings.reference_runs)
     item.plain.run()  # brings weights and buffers back into the caches
-    runs = timed_runs(
-        item.plain.run,
-        least=settings.min_runs,
-        most=settings.max_runs,
-        block_ms=settings.block_ms,
-        threads=threads,
-    )
+    least, most = settings.min_runs, settings.max_runs
+    runs = timed_runs(item.plain.run, least=least, most=most, block_ms=settings.block_ms, threads=threads)
     if item.counting is not None:
         item.counting.run()
         first = item.counting_runs + 1
@@ -127,34 +120,23 @@ def _block(
         item.counting_runs = first + len(runs)
         item.counted.append((first, item.counting_runs))
     after = references.time(settings.reference_runs)
-    item.least.append(min(runs) / 1e3)
-    item.median.append(float(np.median(runs)) / 1e3)
-    item.references.append(
-        ReferenceTimes(min(before.compute_us, after.compute_us), min(before.bandwidth_us, after.bandwidth_us))
-    )
+    around = (min(before.compute_us, after.compute_us), min(before.bandwidth_us, after.bandwidth_us))
+    item.blocks.append((min(runs) / 1e3, float(np.median(runs)) / 1e3, *around, began))
     return after
 
 
 def _finish(item: _Loaded, nominal: ReferenceTimes, settings: MeasurementSettings, sample: int) -> Measurement:
-    nodes, node_us = item.counting.profile(item.counted) if item.counting is not None else ((), np.zeros((len(item.least), 0)))
+    nodes, node_us = item.counting.profile(item.counted) if item.counting is not None else ((), np.zeros((len(item.blocks), 0)))
+    columns: dict[str, Any] = dict(zip(COLUMNS, map(np.array, zip(*item.blocks, strict=True)), strict=True))
     return Measurement(
         subject=item.subject.id,
         sample=sample,
-        least_us=np.array(item.least),
-        median_us=np.array(item.median),
-        compute_us=np.array([r.compute_us for r in item.references]),
-        bandwidth_us=np.array([r.bandwidth_us for r in item.references]),
-        measured_at=np.array(item.started),
+        **columns,
         nodes=nodes,
         node_us=node_us,
         nominal=nominal,
         exponents=settings.reference_exponents,
     )
-
-
-def _is_noisy(item: _Loaded, nominal: ReferenceTimes, settings: MeasurementSettings) -> bool:
-    empty = _Loaded(item.subject, item.plain, None, item.least, item.median, item.references, item.started)
-    return _finish(empty, nominal, settings, 0).noise > settings.max_noise
 
 
 def measure_batch(
@@ -180,7 +162,8 @@ def measure_batch(
         pending = loaded
         for block in range(settings.blocks + settings.extra_blocks):
             if block >= settings.blocks:
-                pending = [item for item in loaded if _is_noisy(item, nominal, settings)]
+                plain = ((item, _finish(replace(item, counting=None), nominal, settings, 0)) for item in loaded)
+                pending = [item for item, found in plain if found.noise > settings.max_noise]
             if not pending:
                 break
             began = time.monotonic()
@@ -263,12 +246,9 @@ class Local:
         os.sched_setaffinity(0, cpus.allowed())
         try:
             with ThreadPoolExecutor(cpus.workers()) as pool:
-                return list(pool.map(self._members, graphs))
+                return list(pool.map(lambda graph: tuple(node.members for node in self._loaded().told(graph)), graphs))
         finally:
             os.sched_setaffinity(0, before)
-
-    def _members(self, graph: Graph) -> NodeMembers:
-        return tuple(node.members for node in self._loaded().told(graph))
 
     def close(self) -> None:
         """Go back to the processors that this process had; the engine ends with it."""

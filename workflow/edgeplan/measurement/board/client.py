@@ -27,29 +27,8 @@ from edgeplan.engines.base import EngineNode, apart
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernel_nodes import copies_graph
+from edgeplan.measurement.board import wire
 from edgeplan.measurement.board.link import Link, LinkCutError, open_link, start_failure
-from edgeplan.measurement.board.wire import (
-    WIRE_VERSION,
-    Answer,
-    AskedCheck,
-    AskedNames,
-    AskedNodes,
-    CheckedBoard,
-    Done,
-    ExecutedNodeMembers,
-    Hello,
-    MeasuredRow,
-    Note,
-    OpenDevice,
-    OpenedDevice,
-    ReferencesTimed,
-    Refused,
-    Request,
-    TimeReferences,
-    asked_batch,
-    device_fields,
-    require_sendable,
-)
 from edgeplan.measurement.local import sources_digest
 from edgeplan.measurement.lock import WAIT_SECONDS
 from edgeplan.measurement.records import (
@@ -72,12 +51,11 @@ _MOST_TEXT = 1000
 _AHEAD_SECONDS = 60.0
 
 
-def checked_measurement(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float, board: str) -> Measurement:
+def checked_measurement(row: wire.MeasuredRow, subject: AnySubject, batch: Batch, now: float, board: str) -> Measurement:
     """Make a measurement of a row that arrived `now`, seconds since the epoch, if it fits what was asked for."""
-    fault = _fault(row, subject, batch, now)
-    if fault:
+    if faults := [*_faults_of_times(row, batch, now), *_faults_of_nodes(row, subject)]:
         raise FormatError(
-            f"a row does not fit what was asked for: {fault}",
+            f"a row does not fit what was asked for: {faults[0]}",
             where=f"{board}, subject {row.name}",
             next_step="nothing of it was stored; if the board is yours, bring the same edgeplan to it: edgeplan device deploy",
         )
@@ -94,12 +72,7 @@ def checked_measurement(row: MeasuredRow, subject: AnySubject, batch: Batch, now
     )
 
 
-def _fault(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float) -> str:
-    """Say in words why a row does not fit; "" if it does."""
-    return next(filter(None, (*_faults_of_times(row, batch, now), *_faults_of_nodes(row, subject))), "")
-
-
-def _faults_of_times(row: MeasuredRow, batch: Batch, now: float) -> Iterator[str]:
+def _faults_of_times(row: wire.MeasuredRow, batch: Batch, now: float) -> Iterator[str]:
     settings, blocks = batch.settings, len(row.least_us)
     if row.sample != batch.sample:
         yield f"sample {row.sample} instead of {batch.sample}"
@@ -118,7 +91,7 @@ def _faults_of_times(row: MeasuredRow, batch: Batch, now: float) -> Iterator[str
         yield "measured_at is not a date a block, in order, in the past"
 
 
-def _faults_of_nodes(row: MeasuredRow, subject: AnySubject) -> Iterator[str]:
+def _faults_of_nodes(row: wire.MeasuredRow, subject: AnySubject) -> Iterator[str]:
     blocks = len(row.least_us)
     operators = _operators(subject)
     if row.nodes and not operators:
@@ -162,23 +135,7 @@ _MOST_NOTES = 10_000
 _GRAPHS = 32
 #: Where rows say how far a board's clock was from the host's, seconds.
 CLOCK_OFFSET = "clock_offset_s"
-_Handler = Callable[[Answer], None]
-
-
-class _TellingError(Exception):
-    """Carries the error that a user is told."""
-
-    def __init__(self, error: EdgeplanError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class _RefusedError(_TellingError):
-    """The worker refused a request; the link goes on."""
-
-
-class _UnreachableError(_TellingError):
-    """This error says that no worker answered."""
+_Handler = Callable[[wire.Answer], None]
 
 
 class BoardMeasurer:
@@ -205,12 +162,12 @@ class BoardMeasurer:
 
     def nominal(self, reference_runs: int, seconds: float | None = None) -> ReferenceTimes:
         """Have the board time the references."""
-        found = self._one(TimeReferences(runs=reference_runs, seconds=seconds), ReferencesTimed)
+        found = self._one(wire.TimeReferences(runs=reference_runs, seconds=seconds), wire.ReferencesTimed)
         return ReferenceTimes(found.compute_us, found.bandwidth_us)
 
     def measure(self, batch: Batch) -> list[Measurement]:
         """Have a batch measured: over a link that is cut meanwhile, the rows that the board has kept, and the rest."""
-        rows = self._rows(asked_batch(batch, uuid.uuid4().hex, WAIT_SECONDS), batch)
+        rows = self._rows(wire.asked_batch(batch, uuid.uuid4().hex, WAIT_SECONDS), batch)
         asked = zip(batch.names, batch.subjects, strict=True)
         if missing := [name for name, one in asked if name not in rows and isinstance(one, Subject)]:
             raise FormatError(
@@ -226,14 +183,16 @@ class BoardMeasurer:
 
     def kept(self, batch: Batch) -> list[Measurement]:
         """Hand over what the board has in its journal of a batch's subjects."""
-        return list(self._rows(AskedNames(key=batch.key, sample=batch.sample, names=batch.names), batch).values())
+        return list(self._rows(wire.AskedNames(key=batch.key, sample=batch.sample, names=batch.names), batch).values())
 
     def executed(self, graphs: Sequence[Graph]) -> Iterable[NodeMembers]:
         """Have the board load the graphs."""
         found = list[NodeMembers]()
         for start in range(0, len(graphs), _GRAPHS):
             part = graphs[start : start + _GRAPHS]
-            told = self._all(AskedNodes(graphs=tuple(map(require_sendable, part))), ExecutedNodeMembers, len(part))
+            told = self._all(
+                wire.AskedNodes(graphs=tuple(map(wire.require_sendable, part))), wire.ExecutedNodeMembers, len(part)
+            )
             if len(told) != len(part):
                 raise self._unasked(f"nodes of {len(told)} graphs instead of {len(part)}")
             for graph, one in zip(part, told, strict=True):
@@ -242,9 +201,9 @@ class BoardMeasurer:
                 found.append(one.members)
         return found
 
-    def check(self, seconds: float) -> CheckedBoard:
+    def check(self, seconds: float) -> wire.CheckedBoard:
         """Have the board watched for so many seconds."""
-        found: CheckedBoard = self._one(AskedCheck(seconds=seconds), CheckedBoard)
+        found: wire.CheckedBoard = self._one(wire.AskedCheck(seconds=seconds), wire.CheckedBoard)
         if len(found.compute_us) != len(found.bandwidth_us):
             raise self._unasked("windows of two lengths")
         return found
@@ -255,14 +214,14 @@ class BoardMeasurer:
             self._link.close()
             self._link = None
 
-    def _rows(self, request: Request, batch: Batch) -> dict[str, Measurement]:
+    def _rows(self, request: wire.Request, batch: Batch) -> dict[str, Measurement]:
         """Ask for rows of a batch; each is checked before anything else is done with it."""
         subjects = dict(zip(batch.names, batch.subjects, strict=True))
         found = dict[str, Measurement]()
 
-        def take(answer: Answer) -> None:
-            if not isinstance(answer, MeasuredRow) or answer.name not in subjects:
-                raise self._unasked(answer.name if isinstance(answer, MeasuredRow) else type(answer).__name__)
+        def take(answer: wire.Answer) -> None:
+            if not isinstance(answer, wire.MeasuredRow) or answer.name not in subjects:
+                raise self._unasked(answer.name if isinstance(answer, wire.MeasuredRow) else type(answer).__name__)
             if answer.name in found:
                 raise self._unasked(f"row {answer.name} twice")
             found[answer.name] = checked_measurement(answer, subjects[answer.name], batch, time.time(), self._name)
@@ -270,16 +229,16 @@ class BoardMeasurer:
         self._asked(request, take, found.clear)
         return found
 
-    def _one(self, request: Request, kind: type[Any]) -> Any:
+    def _one(self, request: wire.Request, kind: type[Any]) -> Any:
         found = self._all(request, kind, 1)
         if not found:
             raise self._unasked("nothing")
         return found[0]
 
-    def _all(self, request: Request, kind: type[Any], most: int) -> list[Any]:
+    def _all(self, request: wire.Request, kind: type[Any], most: int) -> list[Any]:
         found = list[Any]()
 
-        def take(answer: Answer) -> None:
+        def take(answer: wire.Answer) -> None:
             if not isinstance(answer, kind) or len(found) == most:
                 raise self._unasked(type(answer).__name__)
             found.append(answer)
@@ -287,22 +246,22 @@ class BoardMeasurer:
         self._asked(request, take, found.clear)
         return found
 
-    def _asked(self, request: Request, take: _Handler, again: Callable[[], object] = lambda: None) -> None:
+    def _asked(self, request: wire.Request, take: _Handler, again: Callable[[], object]) -> None:
         """Ask until it is answered, `again` before each time; a link that is cut is opened anew while there is patience."""
         cut_at, pause = 0.0, _FIRST_PAUSE_SECONDS
         while True:
             try:
                 link = self._opened_link()
                 again()
-                self._exchanged(link, request, take)
+                refused = self._exchanged(link, request, take)
             except LinkCutError as error:
                 fault = error
-            except _RefusedError as refused:
-                raise refused.error from None
             except BaseException:
                 self._drop()  # what else comes over it belongs to this request
                 raise
             else:
+                if refused is not None:
+                    raise refused
                 return
             self._drop()
             cut_at = cut_at or time.monotonic()
@@ -317,60 +276,50 @@ class BoardMeasurer:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _opened_link(self) -> Link:
-        """Return the link, opened where there is none; a board that was never reached is not waited for."""
-        if self._link is None:
-            try:
-                self._link = self._connected()
-            except _UnreachableError as error:
-                if self._facts is None:
-                    raise error.error from None
-                raise LinkCutError(error.error.what) from error
-            except _RefusedError as refused:
-                raise refused.error from None
+        """Return the link, opened where there is none."""
+        self._link = self._link or self._connected()
         return self._link
 
-    def _exchanged(self, link: Link, request: Request, take: _Handler) -> None:
-        """Send a request and take its answers, up to `Done`."""
+    def _exchanged(self, link: Link, request: wire.Request, take: _Handler) -> EdgeplanError | None:
+        """Send a request and take its answers, up to `Done`; return why the worker refused it: the link goes on."""
         link.send(request)
         notes = 0
         while True:
             answer = link.receive(_SILENCE_SECONDS)
             match answer:
-                case Note():
+                case wire.Note():
                     if answer.text:
                         log.warning("%s: %s", self._name, answer.text)
                         notes += 1
                     if notes > _MOST_NOTES:
                         raise self._unasked(f"{notes} notes")
-                case Refused():
-                    raise _RefusedError(self._refusal(answer))
-                case Done():
+                case wire.Refused():
+                    return self._refusal(answer)
+                case wire.Done():
                     if answer.affinity:
                         self._conditions = MeasuringConditions(answer.affinity, answer.load_1min)
-                    return
+                    return None
                 case _:
                     take(answer)
 
     def _connected(self) -> Link:
-        """Open a link and the device behind it."""
+        """Open a link and the device behind it; a board that was never reached is not waited for."""
         link = open_link(self._device)
         try:
             self._greeted(link)
-            opened = list[OpenedDevice]()
-            request = OpenDevice(
-                wire=WIRE_VERSION,
-                version=__version__,
-                device=dict(device_fields(self._device)),
-                client=_client(),
-                now=time.time(),
+            opened = list[wire.OpenedDevice]()
+            fields, asked_at = dict(wire.device_fields(self._device)), time.time()
+            request = wire.OpenDevice(
+                wire=wire.WIRE_VERSION, version=__version__, device=fields, client=_client(), now=asked_at
             )
-            asked_at = time.time()
-            self._exchanged(link, request, lambda answer: opened.append(answer) if isinstance(answer, OpenedDevice) else None)
-            self._recognise(opened, asked_at)
+            refused = self._exchanged(
+                link, request, lambda answer: opened.append(answer) if isinstance(answer, wire.OpenedDevice) else None
+            )
+            self._recognise(refused, opened, asked_at)
         except LinkCutError as error:
-            code, said = link.ended()
+            failure = start_failure(self._device, *link.ended())
             link.drop()
-            raise _UnreachableError(start_failure(self._device, code, said)) from error
+            raise (failure if self._facts is None else LinkCutError(failure.what)) from error
         except BaseException:
             link.drop()
             raise
@@ -378,12 +327,12 @@ class BoardMeasurer:
 
     def _greeted(self, link: Link) -> None:
         hello = link.receive(_START_SECONDS)
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, wire.Hello):
             raise self._unasked(type(hello).__name__)
-        if (hello.wire, hello.version) != (WIRE_VERSION, __version__):
+        if (hello.wire, hello.version) != (wire.WIRE_VERSION, __version__):
             raise FormatError(
                 f"the board has edgeplan {hello.version} with lines of version {hello.wire}, this machine {__version__} with "
-                f"{WIRE_VERSION}",
+                f"{wire.WIRE_VERSION}",
                 where=self._name,
                 next_step=f"edgeplan device deploy {self._device.name}",
             )
@@ -395,8 +344,10 @@ class BoardMeasurer:
                 next_step="correct the field, or the transport: another machine may have answered",
             )
 
-    def _recognise(self, answers: Sequence[OpenedDevice], asked_at: float) -> None:
+    def _recognise(self, refused: EdgeplanError | None, answers: Sequence[wire.OpenedDevice], asked_at: float) -> None:
         """Take what a board says of itself."""
+        if refused is not None:
+            raise refused
         if len(answers) != 1:
             raise self._unasked(f"a device opened {len(answers)} times")
         opened, name = answers[0], self._device.name
@@ -430,7 +381,7 @@ class BoardMeasurer:
             self._link.drop()
             self._link = None
 
-    def _refusal(self, refused: Refused) -> EdgeplanError:
+    def _refusal(self, refused: wire.Refused) -> EdgeplanError:
         """Make the error that a worker names; of no other class than the package's own."""
         kind = getattr(edgeplan.errors, refused.error, None)
         if not (isinstance(kind, type) and issubclass(kind, EdgeplanError)):

@@ -344,15 +344,12 @@ def _asked(name: str, subject: AnySubject) -> AskedSubject | AskedNode:
     return AskedNode(name, subject.id, subject.copies, subject.config)
 
 
-def _subject_of(asked: AskedSubject | AskedNode) -> AnySubject:
-    if isinstance(asked, AskedNode):
-        return NodeSubject(asked.config, copies=asked.copies)
-    return Subject(asked.graph, asked.profiled)
-
-
 def batch_of(asked: AskedBatch) -> Batch:
     """Read a batch that was asked for."""
-    subjects = tuple(map(_subject_of, asked.subjects))
+    subjects = tuple(
+        NodeSubject(one.config, copies=one.copies) if isinstance(one, AskedNode) else Subject(one.graph, one.profiled)
+        for one in asked.subjects
+    )
     for one, subject in zip(asked.subjects, subjects, strict=True):
         if subject.id != one.id:
             raise FormatError(

@@ -27,34 +27,9 @@ import msgspec
 from edgeplan import __version__
 from edgeplan.devices.config import DeviceFile, GateSettings
 from edgeplan.errors import BusyError, DeviceError, EdgeplanError, FormatError, NoiseError
+from edgeplan.measurement.board import wire
 from edgeplan.measurement.board.journal import BoardJournal
 from edgeplan.measurement.board.link import LineReader
-from edgeplan.measurement.board.wire import (
-    MAX_REQUEST_BYTES,
-    WIRE_VERSION,
-    Answer,
-    AskedBatch,
-    AskedCheck,
-    AskedNames,
-    AskedNodes,
-    BoardEnvironment,
-    CheckedBoard,
-    Done,
-    ExecutedNodeMembers,
-    Hello,
-    MeasuredRow,
-    Note,
-    OpenDevice,
-    OpenedDevice,
-    ReferencesTimed,
-    Refused,
-    Request,
-    TimeReferences,
-    batch_of,
-    line_of,
-    request_of,
-    row_message,
-)
 from edgeplan.measurement.device_check import watch
 from edgeplan.measurement.local import Local, sources_digest
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
@@ -181,9 +156,9 @@ class Answers:
         self._descriptor, self._lock = descriptor, threading.Lock()
         self.gone = threading.Event()
 
-    def send(self, answer: Answer) -> None:
+    def send(self, answer: wire.Answer) -> None:
         """Send a line to the host."""
-        rest = memoryview(line_of(answer))
+        rest = memoryview(wire.line_of(answer))
         with self._lock:
             try:
                 while rest and not self.gone.is_set():
@@ -196,7 +171,7 @@ class Requests:
     """Reads lines from the host in a thread of its own: the end of the input tells that the host is `gone`."""
 
     def __init__(self, descriptor: int, gone: threading.Event) -> None:
-        self._reader, self._gone = LineReader(descriptor, MAX_REQUEST_BYTES), gone
+        self._reader, self._gone = LineReader(descriptor, wire.MAX_REQUEST_BYTES), gone
         self._lines: queue.Queue[bytes | EdgeplanError | None] = queue.Queue(maxsize=2)
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -209,13 +184,13 @@ class Requests:
         self._gone.set()
         self._lines.put(None)
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[wire.Request]:
         """Yield what the host asks, until it goes."""
         with contextlib.suppress(queue.Empty):
             while (line := self._lines.get(timeout=_IDLE_SECONDS)) is not None:
                 if isinstance(line, EdgeplanError):
                     raise line
-                yield request_of(line)
+                yield wire.request_of(line)
 
 
 class SteadyClock:
@@ -232,48 +207,48 @@ class SteadyClock:
 class WorkerSession:
     """A session serves a host with one device."""
 
-    def __init__(self, device: DeviceFile, opened: OpenDevice, answers: Answers) -> None:
+    def __init__(self, device: DeviceFile, opened: wire.OpenDevice, answers: Answers) -> None:
         self._device, self._client, self._answers = device, opened.client, answers
         self._local, self._gate = Local(device, SteadyClock(opened.now)), Gate(device.gate)
         self._journals: dict[str, BoardJournal] = {}
 
-    def opened(self) -> OpenedDevice:
+    def opened(self) -> wire.OpenedDevice:
         """Tell which engine and board are here."""
         self._device.check_cores()
         facts = self._local.describe()
         environment = dict(facts.environment)
         if emulated():
             environment["emulated"] = True
-        return OpenedDevice(
+        return wire.OpenedDevice(
             engine_version=facts.engine_version,
             sources=sources_digest(self._device.engine),
-            environment=msgspec.convert(environment, BoardEnvironment),
+            environment=msgspec.convert(environment, wire.BoardEnvironment),
             clock=time.time(),
         )
 
-    def answer(self, request: Request) -> None:
+    def answer(self, request: wire.Request) -> None:
         """Answer a request; `Done` is the last line."""
-        done = Done()
+        done = wire.Done()
         match request:
-            case TimeReferences():
+            case wire.TimeReferences():
                 with self._held(WAIT_SECONDS):
                     times = self._local.nominal(request.runs, request.seconds)
-                self._answers.send(ReferencesTimed(compute_us=times.compute_us, bandwidth_us=times.bandwidth_us))
-            case AskedNames():
+                self._answers.send(wire.ReferencesTimed(compute_us=times.compute_us, bandwidth_us=times.bandwidth_us))
+            case wire.AskedNames():
                 for row in self._journal(request.key).kept(request.names, request.sample):
                     self._answers.send(row)
-            case AskedBatch():
+            case wire.AskedBatch():
                 for row in self._measured(request):
                     self._answers.send(row)
                 conditions = self._local.conditions()
-                done = Done(affinity=conditions.affinity, load_1min=conditions.load_1min)
-            case AskedNodes():
+                done = wire.Done(affinity=conditions.affinity, load_1min=conditions.load_1min)
+            case wire.AskedNodes():
                 for members in self._local.executed(request.graphs):
-                    self._answers.send(ExecutedNodeMembers(members=members))
-            case AskedCheck():
+                    self._answers.send(wire.ExecutedNodeMembers(members=members))
+            case wire.AskedCheck():
                 found = watch(self._device, request.seconds)
                 self._answers.send(
-                    CheckedBoard(
+                    wire.CheckedBoard(
                         compute_us=found.compute_us,
                         bandwidth_us=found.bandwidth_us,
                         shared=found.shared,
@@ -281,13 +256,13 @@ class WorkerSession:
                         problems=tuple(problem[:_LONGEST] for problem in found.problems),
                     )
                 )
-            case OpenDevice():
+            case wire.OpenDevice():
                 raise FormatError("a device is open already", where="lines to a board", next_step="start another worker")
         self._answers.send(done)
 
-    def _measured(self, asked: AskedBatch) -> list[MeasuredRow]:
+    def _measured(self, asked: wire.AskedBatch) -> list[wire.MeasuredRow]:
         """Measure what the journal lacks of a batch. All rows are in it when this returns; nobody holds the machine then."""
-        batch, journal = batch_of(asked), self._journal(asked.key)
+        batch, journal = wire.batch_of(asked), self._journal(asked.key)
         with self._held(asked.wait_s):
             known = {row.name: row for row in journal.of_batch(asked.batch, batch.names, batch.sample)}
             rest = {name: one for name, one in zip(batch.names, batch.subjects, strict=True) if name not in known}
@@ -296,14 +271,14 @@ class WorkerSession:
         rows = {row.name: row for row in journal.of_batch(asked.batch, batch.names, batch.sample)} | known
         return [rows[name] for name in batch.names if name in rows]
 
-    def _fresh(self, batch: Batch) -> list[MeasuredRow]:
+    def _fresh(self, batch: Batch) -> list[wire.MeasuredRow]:
         """Measure a batch while the board is fit."""
         for _ in range(1 + THROTTLED_AGAIN):
             self._gate.wait()
             found = self._local.measure(batch)
             reason = self._gate.disturbed()
             if not reason:
-                return [row_message(one) for one in found]
+                return [wire.row_message(one) for one in found]
             log.warning("a batch is measured again: %s meanwhile", reason)
         raise NoiseError(
             f"the board cannot be measured: {reason} in {1 + THROTTLED_AGAIN} batches on end",
@@ -331,7 +306,7 @@ class WorkerSession:
                     if time.monotonic() >= end:
                         raise
                     if looks % _SAY_EVERY == 0:
-                        self._answers.send(Note(text=f"waiting: {error.what}"[:_LONGEST]))
+                        self._answers.send(wire.Note(text=f"waiting: {error.what}"[:_LONGEST]))
                     looks += 1
             yield
 
@@ -345,19 +320,19 @@ class _ToHost(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a warning to the host."""
-        self._answers.send(Note(text=record.getMessage()[:_LONGEST]))
+        self._answers.send(wire.Note(text=record.getMessage()[:_LONGEST]))
 
 
 def _serve(requests: Requests, answers: Answers) -> None:
     """Answer a host until it goes."""
     about = {"python": platform.python_version(), "architecture": platform.machine()}
-    answers.send(Hello(wire=WIRE_VERSION, version=__version__, **about))
+    answers.send(wire.Hello(wire=wire.WIRE_VERSION, version=__version__, **about))
     threading.Thread(target=_live, args=(answers,), daemon=True).start()
     session: WorkerSession | None = None
     try:
         for request in requests:
             try:
-                if isinstance(request, OpenDevice) and session is None:
+                if isinstance(request, wire.OpenDevice) and session is None:
                     session = _opened(request, answers)
                 elif session is None:
                     answers.send(_refused(FormatError("no device is open", next_step="name the device first")))
@@ -371,28 +346,28 @@ def _serve(requests: Requests, answers: Answers) -> None:
         answers.send(_refused(error))
 
 
-def _opened(request: OpenDevice, answers: Answers) -> WorkerSession:
-    if request.wire != WIRE_VERSION or request.version != __version__:
+def _opened(request: wire.OpenDevice, answers: Answers) -> WorkerSession:
+    if request.wire != wire.WIRE_VERSION or request.version != __version__:
         raise FormatError(
             f"the host has edgeplan {request.version} with lines of version {request.wire}, the board {__version__} with "
-            f"{WIRE_VERSION}",
+            f"{wire.WIRE_VERSION}",
             where="first line of the host",
             next_step="edgeplan device deploy NAME brings the same edgeplan to the board",
         )
     device = validate(request.device, DeviceFile, DeviceError, "the device", "the host")
     session = WorkerSession(device, request, answers)
     answers.send(session.opened())
-    answers.send(Done())
+    answers.send(wire.Done())
     return session
 
 
-def _refused(error: Exception) -> Refused:
+def _refused(error: Exception) -> wire.Refused:
     if isinstance(error, OSError):
         error = expected(error) or error
     if isinstance(error, EdgeplanError):
         told = (error.what[:_LONGEST], error.where[:_LONGEST], error.next_step[:_LONGEST])
-        return Refused(error=type(error).__name__, what=told[0], where=told[1], next_step=told[2])
-    return Refused(
+        return wire.Refused(error=type(error).__name__, what=told[0], where=told[1], next_step=told[2])
+    return wire.Refused(
         error=DeviceError.__name__,
         what=f"the engine failed: {type(error).__name__}: {error}"[:_LONGEST],
         where="the board",
@@ -402,7 +377,7 @@ def _refused(error: Exception) -> Refused:
 
 def _live(answers: Answers) -> None:
     while not answers.gone.wait(ALIVE_SECONDS):
-        answers.send(Note())
+        answers.send(wire.Note())
 
 
 def main() -> None:
