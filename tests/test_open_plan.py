@@ -111,9 +111,8 @@ def test_a_library_that_is_not_there_is_to_be_built_and_one_of_other_sources_is_
         with pytest.raises(DeviceError) as refused:
             native.library.__wrapped__()
         assert refused.value.next_step == "make native"
-        zeros, ones = np.zeros(1, np.int32), np.ones(1, np.int32)
         leaf = {"feature": np.array([-1], np.int16), "value": np.ones(1), "child": np.zeros((1, 2), np.int32)}
-        start = {"tree_start": np.array([0, 1], np.int32), "roots": zeros, "outputs": ones, "scale": np.ones(1)}
+        start = {"tree_start": np.array([0, 1], np.int32), "roots": np.zeros(1, np.int32)}
         assert Walk.of(Forest.from_arrays({**start, **leaf}, features=1), 0, 1) is None
     monkeypatch.setattr(native, "_ABI", native._ABI + 1)
     with pytest.raises(DeviceError, match="has version"):

@@ -132,22 +132,8 @@ GPU = {
 CPU = {**GPU, "conv_add": False, "pool_relu": False}
 VPU = {**GPU, "conv_add": False}
 
-UNFUSED_SUM = {
-    "conv++bn++relu": 9,
-    "maxpool": 1,
-    "conv++bn": 11,
-    "add++relu": 8,
-    "avgpool": 1,
-    "fc": 1,
-}
-FUSED_SUM = {
-    "conv++bn++relu": 9,
-    "maxpool": 1,
-    "conv++bn++add++relu": 8,
-    "conv++bn": 3,
-    "avgpool": 1,
-    "fc": 1,
-}
+UNFUSED_SUM = {"conv++bn++relu": 9, "maxpool": 1, "conv++bn": 11, "add++relu": 8, "avgpool": 1, "fc": 1}
+FUSED_SUM = {"conv++bn++relu": 9, "maxpool": 1, "conv++bn++add++relu": 8, "conv++bn": 3, "avgpool": 1, "fc": 1}
 
 
 #: Kinds here of what the paper's rules name otherwise.

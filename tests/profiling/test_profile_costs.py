@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +26,7 @@ from edgeplan.planning.profile import SOURCES, Candidate, Contention, Fresh, Lay
 from edgeplan.profiling import fresh_process_factors, subjects
 from edgeplan.profiling.fresh_process_factors import STAGES, Check, Pairs, Start, charged, start_of, start_row
 from edgeplan.profiling.profiler import pooled
-from edgeplan.profiling.profiles import Charge, candidates_of, once_ms, shares, work_of
+from edgeplan.profiling.profiles import candidates_of, kernel_of, once_ms, shares, work_of
 from edgeplan.profiling.rounds import Harness, ModelToProfile, Round
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row
@@ -46,15 +45,10 @@ def _check(predicted: dict[str, float], measured: dict[str, float]) -> Check:
     return Check(blank | predicted, blank | measured)
 
 
-def test_a_row_says_what_was_put_into_it() -> None:
-    row = start_row(["a", "b"], START)
-    assert row.position == 2
-    assert start_of([row]) == START
-
-
-def test_of_several_programs_the_medians_count_and_of_none_nothing_is_added() -> None:
+def test_a_row_says_what_was_put_into_it_and_of_several_the_medians_count() -> None:
+    assert start_row(["a", "b"], START).position == 2
     others = [replace(START, start_ms=time_ms) for time_ms in (0.5, 9.0)]
-    assert start_of([start_row(["a"], start) for start in (START, *others)]) == START
+    assert start_of([start_row(["a"], start) for start in (START, *others)]) == start_of([start_row(["a"], START)]) == START
     assert start_of([]) == Start(0.0, Fresh(), Contention())
 
 
@@ -111,14 +105,8 @@ def test_a_start_with_raw_weights_reads_those_that_are_always_cached(dnnl: Dnnl,
 def test_two_preparations_get_done_what_was_measured() -> None:
     main = charged(both=1.6, beside_execution=1.25)
     assert 1 / main + 1 / 1.25 == pytest.approx(2 / 1.6)  # of a lone core's work, both together
-
-
-def test_two_that_do_not_disturb_each_other_cost_nothing() -> None:
     assert charged(both=1.0, beside_execution=1.0) == 1.0
-
-
-def test_the_factor_stays_finite_where_two_get_no_more_done_than_one() -> None:
-    assert charged(both=2.0, beside_execution=1.0) == 20.0
+    assert charged(both=2.0, beside_execution=1.0) == 20.0  # finite where two get no more done than one
 
 
 def test_a_model_has_the_medians_over_its_layouts_but_for_creation() -> None:
@@ -169,46 +157,33 @@ def test_nothing_is_offered_from_the_library_s_cache(dnnl: Dnnl, tmp_path: Path,
 
 
 def test_first_executions_are_charged_to_their_kernels() -> None:
-    kernels = [
-        Row("once-conv gemm:jit", "conv gemm:jit", 0, 0, 0, 0, {"once": (20.0,)}, 1.0),
-        Row("once-conv jit", "conv jit", 0, 0, 0, 0, {"once": (0.0,)}, 1.0),
-    ]
+    """A product of one row is other work than one of several."""
+    fc = Step("fc", "fc", ("fc",), ("x",), ("y",))
+    shapes = {(1, 10): "fc-row", (1, 1, 10): "fc-row", (26, 10): "fc", (26, 1, 10): "fc"}
+    assert {shape: work_of(fc, {"y": shape}) for shape in shapes} == shapes
+    assert work_of(changed(fc, kind="conv"), {"y": (1, 8, 1, 1)}) == "conv"
+    told = {"conv gemm:jit": 20.0, "conv jit": 0.0, "fc gemm:jit": 30.0}
+    kernels = [Row(f"once-{name}", name, 0, 0, 0, 0, {"once": (ms,)}, 1.0) for name, ms in told.items()]
     samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,), "warm:1": (1.75,), "warm:2": (1.25,)}
-    cases = (("conv", "gemm:jit@nchw+plain", 20.0), ("conv", "gemm:jit", 20.0), ("fc", "gemm:jit", 0.0), ("conv", "jit", 0.0))
+    cases = (("conv", "gemm:jit@nchw+plain", 20.0), ("conv", "jit", 0.0), ("fc", "gemm:jit", 30.0), ("fc-row", "gemm:jit", 0.0))
     for work, name, extra in cases:
-        charge = Charge(work, arena_ms=0.25, once_ms=once_ms(kernels))
-        (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), Cores((0, 1)), charge)
+        once = once_ms(kernels).get(kernel_of(work, name), 0.0)
+        (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), Cores((0, 1)), execution_ms=0.25 + once)
         assert found.execute_ms == {1: 2.25 + extra, 2: 1.75 + extra}
         assert found.warm_ms == {1: 1.75, 2: 1.25}  # nothing of what is paid once
-
-
-def test_a_product_of_one_row_is_other_work_than_one_of_several() -> None:
-    fc = Step("fc", "fc", ("fc",), ("x",), ("y",))
-    assert work_of(fc, {"y": (1, 10)}) == work_of(fc, {"y": (1, 1, 10)}) == "fc-row"
-    assert work_of(fc, {"y": (26, 10)}) == work_of(fc, {"y": (26, 1, 10)}) == "fc"
-    assert work_of(changed(fc, kind="conv"), {"y": (1, 8, 1, 1)}) == "conv"
-    kernels = [Row("once-fc gemm:jit", "fc gemm:jit", 0, 0, 0, 0, {"once": (30.0,)}, 1.0)]
-    samples = {"create:big": (1.0,), "first:1": (2.0,), "first:2": (1.5,), "warm:1": (1.75,), "warm:2": (1.25,)}
-    costs = {}
-    for rows in (1, 26):
-        charge = Charge(work_of(fc, {"y": (rows, 10)}), once_ms=once_ms(kernels))
-        (found,) = candidates_of(Row("s", "gemm:jit", 0, 0, 0, 0, samples, 1.0), Cores((0, 1)), charge)
-        costs[rows] = found.execute_ms[1]
-    assert costs == {1: 2.0, 26: 32.0}
 
 
 def test_first_touches_are_charged_by_size() -> None:
     stages = ("create:big", "read:big", "transform:big", "cached_read:big", "cached_mmap:big", "first:1", "warm:1")
     row = Row("s", "jit", 0, 900, 1000, 0, dict.fromkeys(stages, (1.0,)), 1.0)
-    raw, copied, mapped = candidates_of(row, Cores((0, 1)), Charge(weights_ms_per_byte=0.001))
+    raw, copied, mapped = candidates_of(row, Cores((0, 1)), weights_ms_per_byte=0.001)
     assert (raw.read_ms["big"], raw.transform_ms["big"]) == (1.0, 2.0)
     assert (copied.read_ms["big"], mapped.read_ms["big"]) == (2.0, 1.0)
-    assert candidates_of(row, Cores((0, 1)), Charge(raw=False, weights_ms_per_byte=0.001)) == (copied, mapped)
+    assert candidates_of(row, Cores((0, 1)), raw=False, weights_ms_per_byte=0.001) == (copied, mapped)
 
 
 def test_shared_creations_are_paid_once() -> None:
-    signed = ["a", "b", "a", "a"]
-    assert math.isclose(sum(s for s, name in zip(shares(signed), signed, strict=True) if name == "a"), 1)
+    assert shares(["a", "b", "a", "a"]) == pytest.approx([1 / 3, 1, 1 / 3, 1 / 3])
 
 
 WITHOUT_WEIGHTS, RAW = {"create"}, {"read", "create", "transform", "cached_read", "cached_mmap"}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from edgeplan.errors import FormatError
 from edgeplan.report.stage import COLUMNS, PageSection, line, parts, remarks_of, render_page, shown_first, summary, write_report
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.page import (
     SUFFIX,
     CardOf,
@@ -47,6 +49,7 @@ from edgeplan.reporting.page import (
 )
 from edgeplan.support.frames import read_document
 
+ROOT = Path(__file__).parents[2]
 CAPTIONS = Path(report.__file__).parents[1] / "captions"
 VOID = {"meta", "img", "link", "br"}
 
@@ -96,11 +99,6 @@ def full_page(evidence: Evidence, drawn: dict[str, bytes]) -> str:
     return page(evidence, figures=drawn)
 
 
-def test_every_figure_is_drawn(drawn: dict[str, bytes]) -> None:
-    assert list(drawn) == list(FIGURES)
-    assert all(b"<svg" in data for data in drawn.values())
-
-
 def test_sweeps_that_were_not_measured_still_draw(evidence: Evidence) -> None:
     sweeps = evidence.sweeps
     part = sweeps[sweeps["sweep"] == "kernel_size"].assign(predicted_us=np.nan)
@@ -114,8 +112,7 @@ def test_breakdown_shares_sum_to_one(evidence: Evidence) -> None:
     assert shares.columns[0] == "convolution"
 
 
-def test_report_holds_every_table_and_figure_once_and_is_self_contained(full_page: str) -> None:
-    """And only the page's own script may run."""
+def test_the_page_holds_every_table_and_figure_once_and_asks_for_nothing(full_page: str) -> None:
     parsed = Balance()
     parsed.feed(full_page)
     assert parsed.open == []
@@ -124,7 +121,7 @@ def test_report_holds_every_table_and_figure_once_and_is_self_contained(full_pag
     assert all(link.startswith(("data:,", "#")) for link in parsed.links)
     assert {link[1:] for link in parsed.links if link.startswith("#")} <= set(parsed.ids)
     assert not re.search(r"https?:|url\((?!#)|@import", full_page)
-    (script,) = re.findall(r"<script>(.*?)</script>", full_page, re.DOTALL)
+    (script,) = re.findall(r"<script>(.*?)</script>", full_page, re.DOTALL)  # the only one that may run
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in full_page
 
@@ -146,7 +143,7 @@ def test_report_escapes_what_it_is_given(evidence: Evidence) -> None:
     assert text.count("&lt;script&gt;") >= 5
 
 
-def test_what_stands_between_backticks_is_code_and_escaped_and_a_table_a_link(evidence: Evidence) -> None:
+def test_what_stands_between_backticks_is_code_and_a_link_where_it_names_a_table(evidence: Evidence) -> None:
     text = page(evidence, ["see `table_99` and `<b>`, not a lone ` one", "see `table_10`."])
     assert "<li>see <code>table_99</code> and <code>&lt;b&gt;</code>, not a lone ` one</li>" in text
     assert 'see <a href="#x-table_10"><code>table_10</code></a>.' in text
@@ -163,7 +160,7 @@ def test_long_texts_are_folded_behind_their_first_sentences() -> None:
     assert shown_first(["x" * 96] * 30) == 5
 
 
-def test_cards_tell_value_bar_aim_and_the_papers_value(evidence: Evidence) -> None:
+def test_cards_and_lines_tell_value_bar_verdict_and_the_papers_value(evidence: Evidence) -> None:
     cards = {card.title: card for card in chapter_of(evidence).cards}
     assert 3 <= len(cards) <= 5
     held = cards["has {} of the measurements in its 90 % intervals"]
@@ -174,51 +171,37 @@ def test_cards_tell_value_bar_aim_and_the_papers_value(evidence: Evidence) -> No
     lost = [card for card in chapter_of(nothing, []).cards if "measured twice" not in card.title]
     assert {card.value for card in lost} == {"no value"}
     assert lost[0].sentence == "no value: predicts ... of the models within 10 %"
-
-
-def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
     lines = {line.title: line for line in chapter_of(evidence).lines}
     assert (lines["fusion rules: precision"].verdict, lines["fusion rules: precision"].value) == ("miss", "75 %")
     assert lines["kernel measuring time (min)"].verdict == "pass"
 
 
-def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
-    page_of = tmp_path / "chapters/dev/prediction.page.json"
+def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence, drawn: dict[str, bytes]) -> None:
+    path, folders = tmp_path / f"dev/x{SUFFIX}", {"tables": tmp_path / "tables", "figures": tmp_path / "figures"}
     told = replace(evidence, speed_told="The speed was measured then.")
-    report.PREDICTION_REPORT.show(told, folder=tmp_path, metrics=tmp_path / "metrics.json", chapter=page_of)
+    PREDICTION_REPORT.show(told, folder=tmp_path, metrics=tmp_path / "metrics.json", chapter=path)
     assert json.loads((tmp_path / "metrics.json").read_text()) == metrics(evidence)
-    text = render_page([PageSection("dev", with_texts(read_chapter(page_of), CAPTIONS, ["Seen by a person."]))])
-    assert all(f'id="dev-{name}"' in text for name in {*TABLES, *FIGURES} - {report.TRANSFERRED})
+    chapter = read_chapter(path)
+    assert replace(chapter, findings=()) == chapter_of(evidence, figures=drawn)
+    assert sorted(figure.stem for figure in folders["figures"].iterdir()) == sorted(FIGURES)
+    text = render_page([PageSection("dev", with_texts(chapter, CAPTIONS, ["Seen by a person."]))])
     assert 0 < text.index("Seen by a person.") < text.index("The speed was measured then.")
-    (tmp_path / "figures/figure_09.svg").unlink()
-    with pytest.raises(FormatError, match=r"no chapter of a report: FileNotFoundError: .*figure_09\.svg"):
-        read_chapter(page_of)
-
-
-def test_a_document_changes_with_its_tables_and_figures(tmp_path: Path, evidence: Evidence) -> None:
-    """The page depends on the documents alone."""
-    report.PREDICTION_REPORT.show(evidence, folder=tmp_path, metrics=tmp_path / "m.json", chapter=tmp_path / "dev/p.json")
-    chapter, folders = read_chapter(tmp_path / "dev/p.json"), {"tables": tmp_path / "tables", "figures": tmp_path / "figures"}
-    write_chapter(chapter, tmp_path / "one.json", **folders)
+    # The page depends on the documents alone, so these change with their tables and figures.
     write_chapter(chapter, tmp_path / "same.json", **folders)
     table = folders["tables"] / "table_08.md"
     table.write_text(table.read_text().replace("| all |", "| everything |"))
     write_chapter(chapter, tmp_path / "other.json", **folders)
-    one, same, other = ((tmp_path / f"{name}.json").read_bytes() for name in ("one", "same", "other"))
-    assert one == same != other
-
-
-def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence, drawn: dict[str, bytes]) -> None:
-    handed = chapter_of(evidence, figures=drawn)
-    kit.write_shown(handed, kit.make(TABLES, evidence)[0], tmp_path)
-    assert sorted(path.stem for path in (tmp_path / "figures").iterdir()) == sorted(FIGURES)
-    path = tmp_path / f"x{SUFFIX}"
-    write_chapter(handed, path, tables=tmp_path / "tables", figures=tmp_path / "figures")
-    assert read_chapter(path) == handed
-    for damaged in ("{", '{"id": "x"}', json.dumps({**json.loads(path.read_text()), "cards": [{"value": 1}]})):
+    same, other = ((tmp_path / f"{name}.json").read_bytes() for name in ("same", "other"))
+    assert path.read_bytes().replace(b'"../', b'"') == same != other
+    whole = path.read_text()
+    for damaged in ("{", '{"id": "x"}', json.dumps({**json.loads(whole), "cards": [{"value": 1}]})):
         path.write_text(damaged)
         with pytest.raises(FormatError, match=r"x\.page\.json"):
             read_chapter(path)
+    path.write_text(whole)
+    (folders["figures"] / "figure_09.svg").unlink()
+    with pytest.raises(FormatError, match=r"no chapter of a report: FileNotFoundError: .*figure_09\.svg"):
+        read_chapter(path)
 
 
 @pytest.mark.parametrize(
@@ -244,14 +227,10 @@ def test_a_text_that_names_no_rows_is_about_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["cpu-onnxruntime", "cpu-openvino", "cpu-onednn"])
 @pytest.mark.committed
 def test_the_committed_texts_are_about_the_committed_rows(device: str) -> None:
-    root = Path(__file__).parents[2]
-    found = remarks_of(
-        root / "docs/remarks", device, origin_of(read_document(root / "results" / device / "evaluation/environment.json"))
-    )
-    assert len(found) > 1
+    measured = origin_of(read_document(ROOT / f"results/{device}/evaluation/environment.json"))
+    assert len(remarks_of(ROOT / "docs/remarks", device, measured)) > 1
 
 
-ROOT = Path(__file__).parents[2]
 PARAMS = Params.model_validate(
     yaml.safe_load(PARAMS_FILE.read_text())
     | {"devices": ["cpu-onnxruntime"]}
@@ -365,19 +344,12 @@ def test_a_line_says_what_came_out_of_each(results: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "chapter", ["prediction", "cold_start", "cold_gpu", "memory", "partition", "partition_checked", "partition_eop"]
+    "report",
+    [PREDICTION_REPORT, COLD_REPORT, GPU_REPORT, MEMORY_REPORT, PARTITION_REPORT, CHECKED_REPORT, EOP_REPORT],
+    ids=lambda report: report.id,
 )
-def test_the_first_sentence_of_a_chapter_fits_into_its_line(chapter: str) -> None:
+def test_the_first_sentence_of_a_chapter_fits_into_its_line(report: ChapterReport[Any]) -> None:
     """With a value of three digits; the grade and the bars where there is room."""
-    report = {
-        "prediction": PREDICTION_REPORT,
-        "cold_start": COLD_REPORT,
-        "cold_gpu": GPU_REPORT,
-        "memory": MEMORY_REPORT,
-        "partition": PARTITION_REPORT,
-        "partition_checked": CHECKED_REPORT,
-        "partition_eop": EOP_REPORT,
-    }[chapter]
     seen = SimpleNamespace(device="x", environment={"second_on_cores": True})
     first = (report.cards[0], next(card for card in report.cards if not card.further))
     for card in report.cards:

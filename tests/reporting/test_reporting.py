@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -55,12 +54,10 @@ def _with_ends(key: str, value: float, low: float, high: float) -> dict[str, flo
     [
         (HIGH, {"x.ratio": 0.9}, "pass"),
         (HIGH, {"x.ratio": 1.1}, "miss"),
-        (HIGH, _with_ends("x.ratio", 0.9, 0.8, 1.0), "pass"),
         (HIGH, _with_ends("x.ratio", 0.9, 0.8, 1.2), "undecided"),
         (HIGH, _with_ends("x.ratio", 1.1, 0.9, 1.2), "undecided"),
         (HIGH, _with_ends("x.ratio", 1.1, 1.05, 1.2), "miss"),
         (LOW, _with_ends("x.share", 0.9, 0.8, 0.95), "pass"),
-        (LOW, _with_ends("x.share", 0.9, 0.7, 0.95), "undecided"),
         (LOW, _with_ends("x.share", 0.7, 0.6, 0.79), "miss"),
         (Bar("x", "between", low=1, high=2), _with_ends("x", 1.5, 0.5, 2.5), "undecided"),
         (LOW, {}, "miss"),
@@ -121,11 +118,6 @@ def test_rows_of_one_group_are_resampled_together() -> None:
     assert width["together"] > 1.5 * width["alone"]
 
 
-def test_one_group_says_nothing() -> None:
-    found = rmspe_difference(TRUTH, TRUTH, TRUTH * 1.1, np.zeros(40))
-    assert np.isnan(found).all()
-
-
 def test_the_interval_is_that_of_resampling_by_hand() -> None:
     rng = np.random.default_rng(8)
     ours, theirs = _predicted(rng, 0.05), _predicted(rng, 0.07)
@@ -135,6 +127,7 @@ def test_the_interval_is_that_of_resampling_by_hand() -> None:
     found = rmspe_difference(TRUTH, ours, theirs, np.arange(40))
     assert found == pytest.approx((low, high), abs=0.15)
     assert rmspe_difference(TRUTH, theirs, ours, np.arange(40)) == pytest.approx((-found[1], -found[0]))
+    assert np.isnan(rmspe_difference(TRUTH, ours, theirs, np.zeros(40))).all(), "one group says nothing"
 
 
 @dataclass(frozen=True)
@@ -160,18 +153,13 @@ def test_absent_empty_and_unknown_inputs_are_one_thing(runs: pd.DataFrame | None
     assert TABLES["b"].noted(Evidence(runs)) == ""
 
 
-def test_what_is_there_is_made_and_the_rest_explained_in_order(tmp_path: Path) -> None:
+def test_what_is_there_is_made_and_the_rest_explained_in_order() -> None:
     tables = kit.make_or_explain(TABLES, Evidence())
     assert list(tables) == ["b", "a"]
     assert tables["a"].to_dict("list") == {kit.REASON: ["of 0 runs none counts"]}
     seen = Evidence(RUNS)
-    tables = kit.make({"b": TABLES["b"]}, seen)[0]
-    (shown,) = kit.page_tables(TABLES, tables, seen, "b")
-    kit.write_table(shown, tables["b"], tmp_path, "2024-05-06")
-    frame = pd.read_csv(tmp_path / "b.csv")
-    assert (frame["cold_ms"].tolist(), set(frame["measured_at"])) == ([1.5, 2.0], {"2024-05-06"})
-    assert "2 runs." in (tmp_path / "b.md").read_text()
-    assert (shown.id, shown.caption, shown.open) == ("b", "2 runs.", True)
+    (shown,) = kit.page_tables(TABLES, kit.make({"b": TABLES["b"]}, seen)[0], seen, "b")
+    assert (shown.id, shown.caption, shown.open, shown.rows) == ("b", "2 runs.", True, (("1.5",), ("2",)))
 
 
 def test_nothing_stands_where_a_whole_number_is_missing() -> None:
@@ -260,14 +248,16 @@ def test_names_without_a_place_take_free_colours() -> None:
     assert len(set(colours(map(str, range(30)), {}).values())) == len(PALETTE)
 
 
-def test_settings_of_an_engine_share_its_colour_and_are_told_apart() -> None:
-    names = {
-        "onnxruntime": ("onnxruntime", "onnxruntime-optimised", "onnxruntime-prepacked", "ONNX Runtime, packed"),
-        "edgeplan": ("edgeplan", "edgeplan, no stealing", "edgeplan, continuous mode", "edgeplan, no stealing, asymmetric"),
-    }
-    for first, *others in names.values():
-        styles = [series_style(*setting_place(name)) for name in (first, *others[: 3 if first == "edgeplan" else 2])]
-        assert len({style["color"] for style in styles}) == 1
-        assert len({(style["marker"], style["linestyle"]) for style in styles}) == len(styles)
-        assert all(style["marker"] in MARKERS for style in styles)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("onnxruntime", "onnxruntime-optimised", "onnxruntime-prepacked"),
+        ("edgeplan", "edgeplan, no stealing", "edgeplan, continuous mode", "edgeplan, no stealing, asymmetric"),
+    ],
+)
+def test_settings_of_an_engine_share_its_colour_and_are_told_apart(names: tuple[str, ...]) -> None:
+    styles = [series_style(*setting_place(name)) for name in names]
+    assert len({style["color"] for style in styles}) == 1
+    assert len({(style["marker"], style["linestyle"]) for style in styles}) == len(styles)
+    assert all(style["marker"] in MARKERS for style in styles)
     assert setting_place("ONNX Runtime, packed") == setting_place("onnxruntime-prepacked")

@@ -20,7 +20,7 @@ from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.tables import LINEAR_BASELINES, leave_one_family_out, with_baselines
 from edgeplan.chapters.prediction.stages import evaluation
 from edgeplan.chapters.prediction.stages.transfer import transfer
-from edgeplan.chapters.registry import Params, load_params
+from edgeplan.chapters.registry import load_params
 from edgeplan.errors import FormatError
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting import metrics
@@ -37,15 +37,10 @@ def test_metrics_of_known_vectors() -> None:
     measured, predicted = [10.0, 20.0], [13.0, 16.0]
     assert metrics.rmse(measured, predicted) == pytest.approx(np.sqrt((9 + 16) / 2))
     assert metrics.rmspe(measured, predicted) == pytest.approx(100 * np.sqrt((0.3**2 + 0.2**2) / 2))
-    hit = metrics.accuracy([10.0, 20.0], [10.4, 22.4])
-    assert (hit.models, hit.within_5pct, hit.within_10pct) == (2, 0.5, 0.5)
-    assert hit.rmspe == pytest.approx(100 * np.sqrt((0.04**2 + 0.12**2) / 2))
-
-
-def test_within_counts_the_bound_itself_and_both_signs() -> None:
     measured, predicted = [100.0, 100.0, 100.0, 100.0, 3.0], [110.0, 90.0, 105.0, 111.0, 3.3]
-    assert metrics.within(measured, predicted, 0.10) == pytest.approx(4 / 5)
-    assert metrics.within(measured, predicted, 0.05) == pytest.approx(1 / 5)
+    hit = metrics.accuracy(measured, predicted)  # the bound itself counts, and both signs
+    assert (hit.models, hit.within_5pct, hit.within_10pct) == (5, pytest.approx(1 / 5), pytest.approx(4 / 5))
+    assert (hit.rmse, hit.rmspe) == (metrics.rmse(measured, predicted), metrics.rmspe(measured, predicted))
     assert metrics.coverage([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 3.5, 3.0], [2.0, 2.0, 5.0, 3.9]) == 0.5
     assert metrics.relative_width([10.0, 10.0, 20.0], [9.0, 8.0, 18.0], [10.0, 14.0, 23.0]) == pytest.approx(0.25)
 
@@ -208,7 +203,8 @@ def test_metrics_are_exactly_the_keys_and_values(evidence: Evidence) -> None:
     assert values["fusion.recall"] == pytest.approx(0.944444)
 
 
-def test_what_was_not_measured_is_absent_from_metrics(evidence: Evidence) -> None:
+def test_what_was_not_measured_is_absent_from_metrics_and_bars_depend_on_the_device(evidence: Evidence) -> None:
+    assert [page.bars(device)[0].reached(0.955) for device in ("cpu-onnxruntime", "cpu-openvino")] == [False, True]
     assert page.metrics(Evidence("cpu-test")) == {}
     only = page.metrics(Evidence("cpu-test", sampling=evidence.sampling))
     assert only == {"measuring.kernel_minutes": 5.5}
@@ -217,12 +213,6 @@ def test_what_was_not_measured_is_absent_from_metrics(evidence: Evidence) -> Non
     no_interval = page.metrics(Evidence("cpu-test", models=evidence.models.drop(columns=["low_ms"])))
     assert "interval.coverage_90" not in no_interval
     assert "prediction.within_10pct" in no_interval
-
-
-def test_bars_depend_on_the_device() -> None:
-    bar = {device: page.bars(device)[0] for device in ("cpu-onnxruntime", "cpu-openvino")}
-    assert not bar["cpu-onnxruntime"].reached(0.955)
-    assert bar["cpu-openvino"].reached(0.955)
 
 
 def test_a_written_table_reads_back_and_carries_its_date(tmp_path: Path) -> None:
@@ -251,11 +241,6 @@ PARAMS = load_params(PARAMS_FILE)
 SOURCE, TARGET = PARAMS.transfer.source, PARAMS.transfer.target
 
 
-def read_table(path: Path) -> tuple[pd.DataFrame, str]:
-    frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
-    return frame.drop(columns="measured_at"), str(frame["measured_at"][0])
-
-
 def evaluated(folder: Path, fingerprint: str, models: pd.DataFrame) -> Path:
     folder.mkdir()
     models.to_parquet(folder / "models.parquet")
@@ -264,57 +249,44 @@ def evaluated(folder: Path, fingerprint: str, models: pd.DataFrame) -> Path:
     return folder
 
 
-@pytest.fixture
-def models() -> pd.DataFrame:
-    return full_evidence().models
+def transferred(source: Path, target: Path) -> tuple[pd.DataFrame, str]:
+    csv = source.parent / "table_11.csv"
+    transfer(PARAMS, source=source, target=target, csv=csv, chapter=source.parent / "page.json")
+    frame = pd.read_csv(csv, keep_default_na=False, na_values=[""])
+    return frame.drop(columns="measured_at"), str(frame["measured_at"][0])
 
 
-def test_devices_of_one_machine_are_compared(tmp_path: Path, models: pd.DataFrame) -> None:
+def test_devices_of_one_machine_are_compared(tmp_path: Path, evidence: Evidence) -> None:
+    models = evidence.models
     faster = models.assign(predicted_ms=models["measured_ms"] * 0.5)
-    source, target = evaluated(tmp_path / "a", "f1", faster), evaluated(tmp_path / "b", "f1", models)
-    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv", chapter=tmp_path / "page.json")
-    table, dates = read_table(tmp_path / "table_11.csv")
+    table, dates = transferred(evaluated(tmp_path / "a", "f1", faster), evaluated(tmp_path / "b", "f1", models))
     row = table.set_index("family").loc["AlexNets"]
     assert row["transferred: RMSPE (%)"] == pytest.approx(50.0)
     assert (row["paper transferred: RMSE (ms)"], row["paper rebuilt: within 5 % (%)"]) == (8.02, 86.5)
     assert dates == f"{SOURCE} a UTC; {TARGET} b UTC"
 
 
-def test_devices_of_two_machines_get_a_note_instead_of_figures(tmp_path: Path, models: pd.DataFrame) -> None:
-    source, target = evaluated(tmp_path / "a", "f1", models), evaluated(tmp_path / "b", "f2", models)
-    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv", chapter=tmp_path / "page.json")
-    table, _ = read_table(tmp_path / "table_11.csv")
+def test_devices_of_two_machines_and_without_a_common_model_get_a_note(tmp_path: Path, evidence: Evidence) -> None:
+    source, target = evaluated(tmp_path / "a", "f1", evidence.models), evaluated(tmp_path / "b", "f2", evidence.models)
+    table, _ = transferred(source, target)
     (note,) = table["note"]
     assert list(table.columns) == ["note"]
     for part in ("not measured on one machine", f"{SOURCE} on Example CPU, 2 cores, fingerprint f1", "fingerprint f2"):
         assert part in note
     assert note.endswith(f"make reproduce DEVICE={SOURCE} and make reproduce DEVICE={TARGET}")
     (source / "environment.json").write_text("{}")
-    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv", chapter=tmp_path / "page.json")
-    assert "fingerprint not recorded" in read_table(tmp_path / "table_11.csv")[0]["note"][0]
-
-
-def test_devices_without_a_common_model_get_a_note(tmp_path: Path, models: pd.DataFrame) -> None:
-    source, target = (
-        evaluated(tmp_path / "a", "f1", models.iloc[:3]),
-        evaluated(tmp_path / "b", "f1", models.iloc[3:]),
+    assert "fingerprint not recorded" in transferred(source, target)[0]["note"][0]
+    few, rest = (
+        evaluated(tmp_path / name, "f1", evidence.models[part]) for name, part in (("c", slice(3)), ("d", slice(3, None)))
     )
-    transfer(PARAMS, source=source, target=target, csv=tmp_path / "table_11.csv", chapter=tmp_path / "page.json")
-    assert "no common model" in read_table(tmp_path / "table_11.csv")[0]["note"][0]
+    assert "no common model" in transferred(few, rest)[0]["note"][0]
 
 
-@pytest.fixture(name="params")
-def _params() -> Params:
-    return load_params(PARAMS_FILE)
-
-
-def test_what_was_measured_is_read_where_nothing_may_be(
-    params: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_is_read_where_nothing_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(evaluation.STORED_ROWS_ONLY, raising=False)
     monkeypatch.setattr(evaluation, "measure_speed", lambda *_: {"predict_call_ms": 8.123456789})
     results = write_device(tmp_path)
-    measured = evaluation.speed_of(params, "dev", trained(), pd.DataFrame(), results)
+    measured = evaluation.speed_of(PARAMS, "dev", trained(), pd.DataFrame(), results)
     assert measured.figures == {"predict_call_ms": 8.12346}
     assert measured.told(results / "predictors").endswith("with these predictors.")
     assert measured.fingerprint in measured.told(results / "predictors")
@@ -322,7 +294,8 @@ def test_what_was_measured_is_read_where_nothing_may_be(
     assert measured.told(results / "predictors").endswith("with earlier predictors of this device.")
     monkeypatch.setenv(evaluation.STORED_ROWS_ONLY, "1")
     monkeypatch.setattr(evaluation, "measure_speed", lambda *_: pytest.fail("measured"))
-    assert evaluation.speed_of(params, "dev", trained(), pd.DataFrame(), results) == measured
+    assert measured.model_copy(update={"figures": {}}).told(Path()) == ""
+    assert evaluation.speed_of(PARAMS, "dev", trained(), pd.DataFrame(), results) == measured
 
 
 def test_models_for_the_speed_are_others_of_as_many_nodes() -> None:
@@ -332,11 +305,6 @@ def test_models_for_the_speed_are_others_of_as_many_nodes() -> None:
     assert len({node.config.key for one in made for node in one.nodes}) > 30
     assert made == list(evaluation._varied(told, 7, 3))
     assert (trained().predict_many(made) > 0).all()
-
-
-def test_nothing_is_told_of_no_figures() -> None:
-    empty = evaluation.Speed(figures={}, predictors="x", measured_at="now", cpu="c", cores=2, fingerprint="f")
-    assert empty.told(Path()) == ""
 
 
 @pytest.mark.parametrize("text", [None, "", "{", '{"format_version": 2}'])

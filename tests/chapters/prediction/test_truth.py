@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 from shipped_params import PARAMS_FILE
+from trained_nodes import device_file
 
 from edgeplan.chapters.prediction.stages import calibration, zoo
 from edgeplan.chapters.prediction.stages.nodes import (
@@ -35,29 +36,14 @@ from edgeplan.support.frames import write_parquet
 from edgeplan.workloads import exports
 from edgeplan.zoo import FAMILIES, VariantSpec, prior_models, variants
 
-ROOT = Path(__file__).parents[3]
 MODELS = 6
-
-
-def device_file(folder: Path) -> Path:
-    path = folder / "dev.yaml"
-    path.write_text(f"format_version: 1\nname: {DEVICE.name}\nengine: {DEVICE.engine}\n")
-    return path
 
 
 def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:
     family = FAMILIES["nasbench201"]
     specs = list(variants(family, MODELS, 1))
-    table = pd.DataFrame(
-        {
-            "model_id": [f"{family.id}-{spec.index:05d}" for spec in specs],
-            "family": family.id,
-            "index": [spec.index for spec in specs],
-            "spec": [spec.to_json() for spec in specs],
-            "macs": 0,
-            "memory_bytes": 0,
-        }
-    )
+    named = [(f"{family.id}-{spec.index:05d}", family.id, spec.index, spec.to_json(), 0, 0) for spec in specs]
+    table = pd.DataFrame(named, columns=["model_id", "family", "index", "spec", "macs", "memory_bytes"])
     write_parquet(table, folder / "models.parquet")
     params = load_params(PARAMS_FILE)
     truth = params.truth.model_copy(update={"repeat": repeat, "min_gap_seconds": 0.2})

@@ -94,6 +94,7 @@ def test_operands_that_start_again_cost_steps_and_those_that_stay_do_not() -> No
 def test_operators_of_other_domains_have_bytes_and_work(shape: tuple[int, ...]) -> None:
     """None of them is left at nothing, whatever their operands are; one that nobody heard of goes by its bytes."""
     x, weight = Operand("float32", shape), Operand("float32", (shape[-1], 3 * shape[-1]), constant=True)
+    attributes = (("N", 96), ("coefficients", (0.5,) * 64), ("nodes_treeids", (0,) * 31 + (1,) * 31), ("num_heads", 4))
     for op in (
         *("Attention", "MultiHeadAttention", "SkipLayerNormalization", "EmbedLayerNormalization", "BiasGelu", "QAttention"),
         *(
@@ -106,12 +107,6 @@ def test_operators_of_other_domains_have_bytes_and_work(shape: tuple[int, ...]) 
             "NeverHeardOf",
         ),
     ):
-        attributes = (
-            ("N", 96),
-            ("coefficients", tuple([0.5] * 64)),
-            ("nodes_treeids", (0,) * 31 + (1,) * 31),
-            ("num_heads", 4),
-        )
         seen = sizes(NodeConfig(op, "com.microsoft", attributes, (x, weight), (x,)))
         assert seen["read"] == seen["written"] == 4 * math.prod(shape), op
         assert seen["flops"] > 0, op

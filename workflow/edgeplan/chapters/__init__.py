@@ -8,12 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 #: Folders beside this module in the order of the report, each with a `chapter.py`. A new chapter is a folder and a line here.
-NAMES = (
-    "prediction",
-    "cold_start",
-    "memory",
-    "partition",
-)
+NAMES = ("prediction", "cold_start", "memory", "partition")
 
 
 def chapter_modules(name: str) -> Iterator[ModuleType]:

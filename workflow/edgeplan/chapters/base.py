@@ -72,12 +72,9 @@ class Stage:
     of `paths`, `outputs` or `inputs`, or else a wildcard.
 
     Attributes:
-        name: of the stage.
-        function: `module:function`.
         inputs, outputs: files, by the names that the function knows them by.
         paths: folders that the function reads or writes besides, by name.
         params: sections of params.yaml that it depends on, or keys of one ("memory.devices").
-        targets: what the stage runs for; None: it runs once.
         rows: the folder of rows of a stage that measures. They are kept when it runs again, and it holds the device.
         reads: files and folders that it depends on besides its inputs.
         finds: files that it takes where another stage makes them, and does without elsewhere: made first, no dependencies.
@@ -85,7 +82,6 @@ class Stage:
         cached: what of both goes into DVC's cache instead of git.
         plots, metrics: files and folders that `dvc plots` and `dvc metrics` show.
         shown: folders of `writes` and `plots` whose tables (CSV) or figures (SVG) `snakemake --report` shows.
-        all_cores: whether it uses all cores.
     """
 
     name: str
@@ -188,12 +184,6 @@ class Chapter:
     """A chapter declares its stages, settings, tables and page.
 
     Attributes:
-        name: of its folder, its section of params.yaml and its files.
-        title: as people read it.
-        paper: the paper whose question it asks.
-        settings: its sections of params.yaml.
-        targets: what its results are of.
-        stages: in the order in which they build on each other.
         tables, figures: its registries as `module:NAME`, declarations of `edgeplan.reporting.chapter_report` by id; their
             captions lie beside the chapter.
         named_devices, named_pairs: where else in params.yaml devices and pairs are named; each has to have a file.

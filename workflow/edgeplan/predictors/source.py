@@ -70,11 +70,8 @@ class Source:
 
     Attributes:
         known: us of nodes that were measured there, by `NodeConfig.key`.
-        shipped: whether they come with the package.
         processor: the CPU or the GPU that they were measured on; "" if nobody has noted it.
-        here: whether that is this machine.
         nominal_us: what the references of the clock and of the memory take there; none where nobody has noted it.
-        scale: of all times, where they are brought to another machine.
     """
 
     device: str

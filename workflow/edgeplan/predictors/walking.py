@@ -6,24 +6,19 @@ lie side by side; rows go through a tree eight at a time, since each step waits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int64
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan import native
 from edgeplan.predictors.trees import Forest
-from edgeplan.support import cpus
 from edgeplan.support.numerics import array, when_needed
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
-Job = TypeVar("Job")
 
 # A node: bit 63 tells a leaf; then its feature, the rank of its threshold, and its left child, right before the right one.
 # A leaf has feature 0, the greatest rank and itself as left child, so that another step stays there.
@@ -55,11 +50,8 @@ class Walk:
 
     Attributes:
         roots: first node of each tree (trees,).
-        words: the nodes (nodes,).
-        values: outputs of the leaves (nodes,).
         thresholds: distinct thresholds, ascending, of one feature after the other.
         first: first threshold of each feature, and one past the last (features + 1,).
-        outputs, scale: as in `Ensemble`.
     """
 
     roots: Words
@@ -67,8 +59,6 @@ class Walk:
     values: Floats
     thresholds: Floats
     first: Integers
-    outputs: int
-    scale: float
 
     @staticmethod
     def of(forest: Forest, number: int, features: int) -> Walk | None:
@@ -96,30 +86,16 @@ class Walk:
             thresholds.append(distinct)
         words = (np.maximum(feature, 0) << _FEATURE_AT | rank << _RANK_AT | left).astype(np.uint64)
         words[feature < 0] |= _LEAF
-        return Walk(
-            roots.astype(np.uint64),
-            words,
-            value,
-            np.concatenate(thresholds),
-            np.cumsum([0, *map(len, thresholds)]),
-            int(forest.outputs[number]),
-            float(forest.scale[number]),
-        )
+        first = np.cumsum([0, *map(len, thresholds)])
+        return Walk(roots.astype(np.uint64), words, value, np.concatenate(thresholds), first)
 
     def raw(self, rows: Floats) -> Floats:
-        """Return the raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs)."""
+        """Return what the ensemble says of rows (n, features), on the calling thread, without the interpreter (n,)."""
         count, features = rows.shape
         if features != len(self.first) - 1:
             raise ValueError(f"rows of {features} features, not {len(self.first) - 1}")
-        total, ranks = np.zeros((count, self.outputs)), np.zeros(_ROWS * features, np.uint32)
+        total, ranks = np.zeros(count), np.zeros(_ROWS * features, np.uint32)
         of_rows = np.ascontiguousarray(rows, np.float64), count, features, self.first, self.thresholds
         of_trees = self.roots, len(self.roots), self.words, self.values
-        _walked()(*of_rows, *of_trees, ranks, total, self.outputs)
-        return total * self.scale
-
-
-def run_on_all_cores(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
-    """Run independent jobs on a thread a core: the library and numpy let other threads run while they compute."""
-    with ThreadPoolExecutor(cpus.workers()) as pool:
-        for _ in pool.map(work, jobs):
-            pass
+        _walked()(*of_rows, *of_trees, ranks, total, 1)
+        return total

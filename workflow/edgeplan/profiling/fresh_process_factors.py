@@ -68,9 +68,6 @@ def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeat
 
     The cores are the first big one, and the first little one, else the second big one. What they were disturbed in is measured
     again, by the watch of all cores; without it nothing is waited for, and a waiting for a processor is taken off.
-
-    Returns:
-        Medians of together / alone; 1 where there is one core only.
     """
     others = (*cores.little, *cores.big[1:])
     if not others:
@@ -242,9 +239,7 @@ class Starter:
     Attributes:
         clock: the profile's; with a watch of all cores quiet moments are waited for.
         forks: the processes; those of a clock with a watch are made anew, as for the starts that are published.
-        repeats: starts of each plan.
         retries: further starts, for as long as all of a plan were disturbed; none where quiet moments are waited for.
-        budget: beyond it each plan is started once.
         thorough: whether plans of raw weights are started beside an execution, too; else those of cached ones stand for them.
     """
 
@@ -299,8 +294,6 @@ class Start:
 
     Attributes:
         start_ms: paid before the first step, and for the inputs and outputs.
-        fresh: factors on what was profiled.
-        contention: factors on what overlaps.
         noise: share of the programs that were disturbed whenever they were started.
         scale: what the home layout's own plan took over its prediction, relative to the best layout, where that was tried: it
             tells layouts apart that are predicted alike.
@@ -353,14 +346,7 @@ def _parts(start: Start) -> tuple[tuple[str, Fresh | Contention], ...]:
 
 
 def measure_start(
-    dnnl: Dnnl,
-    model: Path,
-    profile: Profile,
-    pairs: Pairs,
-    starter: Starter,
-    *,
-    cores: Cores,
-    scratch: Path,
+    dnnl: Dnnl, model: Path, profile: Profile, pairs: Pairs, starter: Starter, *, cores: Cores, scratch: Path
 ) -> Start:
     """Start plans of a model under one home layout in fresh processes; the profile's own start and factors do not count."""
     plain = replace(profile, start_ms=0.0, fresh=Fresh(), contention=Contention())
@@ -404,13 +390,7 @@ def drawn(found: Factors, usual: Factors, noise: float) -> Factors:
 
 
 def tried(
-    dnnl: Dnnl,
-    model: Path,
-    profiles: Sequence[Profile],
-    starter: Starter,
-    *,
-    cores: Cores,
-    scratch: Path,
+    dnnl: Dnnl, model: Path, profiles: Sequence[Profile], starter: Starter, *, cores: Cores, scratch: Path
 ) -> list[float]:
     """Measure the optimal plan of each profile over its prediction, started by turns; the least ratio counts as 1.
 

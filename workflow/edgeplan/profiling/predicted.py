@@ -30,7 +30,7 @@ from edgeplan.profiling.fresh_process_factors import START, Start, start_of, sta
 from edgeplan.profiling.profiles import ONCE, once_ms, profile_of
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, ProfileStore, Row
-from edgeplan.profiling.subjects import Group, ProfilingSubject, signatures, subject, touched_pages
+from edgeplan.profiling.subjects import Group, ProfilingSubject, signatures, subject
 from edgeplan.runtime.creation import MOVING_KINDS, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, same_bytes
@@ -63,12 +63,8 @@ class PreparationCosts(BaseModel):
 
     Attributes:
         cpu, fingerprint, measured_at: the processor, the machine and the day of the rows; "" if nobody has noted it.
-        candidates: rows of candidates behind the fits.
-        constants: constants that are measured once for a machine.
-        start: medians over whole programs.
         start_ms_per_step: time before a program's first step, in proportion to its steps.
         once_ms: milliseconds of a kernel's first execution in a process, by kernel.
-        wide: time on all cores over that on one core, by kind of kernel.
         lines: milliseconds a call and a byte, by `stage:class of core`, then by kind of kernel.
     """
 
@@ -233,42 +229,19 @@ def predicted_profiles(
             costs = shipped
         else:
             costs = PreparationCosts.of_store(store, frozenset(own), cores, disturbed=True)
-    execution, constants = _Execution(dnnl, graph, predictor), costs.constants
+    execution, start = _Execution(dnnl, graph, predictor), costs.start_ms(len(lowered.steps))
+    about = cores, costs.constants, replace(costs.start, start_ms=start, noise=0.0), costs.once_ms
     return tuple(
-        _profile(
-            found,
-            name,
-            execution,
-            costs,
-            cores,
-            touched_pages(dnnl, lowered, found.program.home, constants.page_bytes),
-        )
-        for found in subjects
+        profile_of(dnnl, name, lowered, found.program.home, _rows(found, execution, costs, cores), *about) for found in subjects
     ), costs
 
 
-def _profile(
-    found: ProfilingSubject,
-    name: str,
-    execution: _Execution,
-    costs: PreparationCosts,
-    cores: Cores,
-    pages: Sequence[int],
-) -> Profile:
-    constants = costs.constants
-    steps = found.program.steps
-    rows: dict[str, list[Row]] = {}
+def _rows(found: ProfilingSubject, execution: _Execution, costs: PreparationCosts, cores: Cores) -> dict[str, list[Row]]:
+    rows = {}
     for group in found.groups:
-        step = steps[group.steps[0]]
-        times_ms = execution.times_ms(found, step, group.implementations)
+        times_ms = execution.times_ms(found, found.program.steps[group.steps[0]], group.implementations)
         rows[group.digest] = [_row(costs, cores, group, position, time) for position, time in enumerate(times_ms)]
-    digest = {index: group.digest for group in found.groups for index in group.steps}
-    named = [(step, digest[i], pages[i] * constants.touch_ms_per_page) for i, step in enumerate(steps)]
-    return profile_of(
-        name, found.program.home, named, found.program.shapes, found.program.types, rows, cores,
-        costs.start.contention, touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=costs.start_ms(len(steps)),
-        once_ms=costs.once_ms, fresh=costs.start.fresh,
-    )  # fmt: skip
+    return rows
 
 
 class _Execution:

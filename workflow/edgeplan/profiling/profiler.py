@@ -44,7 +44,7 @@ from edgeplan.profiling.profiles import ONCE, measure_once, once_ms, profile_of
 from edgeplan.profiling.rounds import Harness, ModelToProfile, measure_groups, work_ms
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity
-from edgeplan.profiling.subjects import signatures, touched_pages
+from edgeplan.profiling.subjects import signatures
 from edgeplan.progress import progress
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -79,9 +79,6 @@ def profile_model(
     """Profile a model under every home layout; only what the store lacks is measured. Without a store nothing is kept.
 
     The budget of time is that of the settings without one; the wait for another process that is measuring takes none of it.
-
-    Returns:
-        One profile for each home layout, in the order of `layouts`.
     """
     known = ModelToProfile.of(dnnl, model, graph, name)
     rows = ProfileStore(None, identity(dnnl.info, settings, cores)) if store is None else store
@@ -143,36 +140,11 @@ def pooled(profiles: Sequence[Profile], scales: Sequence[float] = ()) -> tuple[P
     return tuple(found)
 
 
-def _profile(
-    model: ModelToProfile,
-    home: str,
-    rows: ProfileStore,
-    cores: Cores,
-    constants: Constants,
-    start: Start,
-) -> Profile:
+def _profile(model: ModelToProfile, home: str, rows: ProfileStore, cores: Cores, constants: Constants, start: Start) -> Profile:
     """Return the profile of a model under a home layout whose steps are stored, with what a fresh process pays."""
     signed = signatures(model.dnnl, model.lowered, home)
-    pages = touched_pages(model.dnnl, model.lowered, home, constants.page_bytes)
-    steps = [
-        (step, signature, count * constants.touch_ms_per_page)
-        for step, signature, count in zip(model.lowered.steps, signed, pages, strict=True)
-    ]
-    profile = profile_of(
-        model.name,
-        home,
-        steps,
-        model.lowered.shapes,
-        model.lowered.types,
-        {signature: rows.rows(signature) for signature in signed},
-        cores,
-        start.contention,
-        touch_ms_per_byte=constants.touch_ms_per_byte,
-        start_ms=start.start_ms,
-        once_ms=once_ms(rows.all_rows()),
-        fresh=start.fresh,
-        start_noise=start.noise,
-    )
+    known, once = {signature: rows.rows(signature) for signature in signed}, once_ms(rows.all_rows())
+    profile = profile_of(model.dnnl, model.name, model.lowered, home, known, cores, constants, start, once)
     signature = start_signature(signed)
     started = rows.rows(signature) if rows.has(signature) else ()
     return replace(profile, others=max([profile.others, *(row.others for row in started)]))
@@ -313,13 +285,7 @@ class _Measuring:
         )
         profile = _profile(model, home, store, self._cores, constants, start_of(()))
         return measure_start(
-            model.dnnl,
-            model.path,
-            profile,
-            self._pairs.get(home, Pairs()),
-            starter,
-            cores=self._cores,
-            scratch=self._scratch,
+            model.dnnl, model.path, profile, self._pairs.get(home, Pairs()), starter, cores=self._cores, scratch=self._scratch
         )
 
 

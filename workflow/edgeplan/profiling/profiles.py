@@ -12,21 +12,22 @@ import math
 import statistics
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from edgeplan.graph.ir import Shape
-from edgeplan.graph.steps import Step
+from edgeplan.graph.steps import Lowered, Step
 from edgeplan.measurement.process.interference import Clock
 from edgeplan.measurement.process.job import OnceJob
 from edgeplan.measurement.process.starts import Forks
-from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Layer, Profile, check, kernel_name
+from edgeplan.planning.profile import BIG, Candidate, Layer, Profile, check, kernel_name
+from edgeplan.profiling.fresh_process_factors import Start
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.settings import Cores
-from edgeplan.profiling.store import Row
+from edgeplan.profiling.store import Constants, Row
+from edgeplan.profiling.subjects import signatures, touched_pages
+from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linking import can_be_raw
 
 #: Signatures of these rows begin with this.
@@ -96,62 +97,38 @@ def _stored(time_ms: float) -> float:
     return float(np.float32(time_ms)) if time_ms >= _LEAST_MS else 0.0  # as rows are stored
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """A charge is a cost of a step besides its measured ones.
-
-    Attributes:
-        work: work that the step's kernels do (`work_of`).
-        raw: whether the step's weights can be made from the model file in a cold start; else they are always cached.
-        share: part of the full creation that is paid; the rest at the price of an equal step's.
-        arena_ms: execution, for pages of the arena that it is the first to write.
-        weights_ms_per_byte: preparation, for the memory its weights are written to; mapped weights need none.
-        once_ms: execution, for kernels whose first execution in a process takes longer. Any step may be the first.
-    """
-
-    work: str = ""
-    raw: bool = True
-    share: float = 1.0
-    arena_ms: float = 0.0
-    weights_ms_per_byte: float = 0.0
-    once_ms: Mapping[str, float] = field(default_factory=dict)
-
-
 def profile_of(
+    dnnl: Dnnl,
     name: str,
-    layout: str,
-    steps: Sequence[tuple[Step, str, float]],
-    shapes: Mapping[str, Shape],
-    types: Mapping[str, str],
+    lowered: Lowered,
+    home: str,
     rows: Mapping[str, Sequence[Row]],
     cores: Cores,
-    contention: Contention,
-    *,
-    touch_ms_per_byte: float = 0.0,
-    start_ms: float = 0.0,
-    once_ms: Mapping[str, float] = MappingProxyType({}),
-    fresh: Fresh | None = None,
-    start_noise: float = 0.0,
+    constants: Constants,
+    start: Start,
+    once: Mapping[str, float],
 ) -> Profile:
-    """Return the profile of a model under one home layout.
+    """Return the profile of a model under one home layout, by the rows of the candidates of every signature.
 
-    Each step comes with its signature and the milliseconds of touching arena pages first; `types` are of tensors that are not
-    of float32, `rows` the candidates of every signature. Besides what was measured of the steps count `touch_ms_per_byte` of
-    memory that transformed weights are written to for the first time, `start_ms` before any step is prepared, and `once_ms` of
-    a kernel's first execution in a process, by kernel. `start_noise` is the share of the starts behind these factors that
-    stayed disturbed.
+    Besides what was measured of the steps count first touches of memory by the machine's constants, what a fresh process pays
+    (`start`), and milliseconds of a kernel's first execution in a process (`once`): any step may be the first.
     """
+    signed = signatures(dnnl, lowered, home)
+    pages = touched_pages(dnnl, lowered, home, constants.page_bytes)
     layers = []
-    for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps]), strict=True):
-        raw = can_be_raw(step, types)
-        charge = Charge(work_of(step, shapes), raw, share, touch_ms, touch_ms_per_byte, once_ms)
-        found = [c for row in rows[signature] for c in candidates_of(row, cores, charge)]
+    for step, signature, count, share in zip(lowered.steps, signed, pages, shares(signed), strict=True):
+        raw, work = can_be_raw(step, lowered.types), work_of(step, lowered.shapes)
+        found: list[Candidate] = []
+        for row in rows[signature]:
+            extra = count * constants.touch_ms_per_page + once.get(kernel_of(work, row.implementation), 0.0)
+            costs = {"share": share, "execution_ms": extra, "weights_ms_per_byte": constants.touch_ms_per_byte}
+            found += candidates_of(row, cores, raw=raw, **costs)
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
-    noise = max(statistics.fmean(row.noise for _, signature, _ in steps for row in rows[signature]), start_noise)
-    others = max((row.others for _, signature, _ in steps for row in rows[signature]), default=0.0)
-    ratio, found_fresh = cores.little_ratio, fresh or Fresh()
-    return check(Profile(name, layout, big, little, ratio, tuple(layers), contention, start_ms, found_fresh, noise, others))
+    noise = max(statistics.fmean(row.noise for signature in signed for row in rows[signature]), start.noise)
+    others = max((row.others for signature in signed for row in rows[signature]), default=0.0)
+    about = start.contention, start.start_ms, start.fresh, noise, others
+    return check(Profile(name, home, big, little, cores.little_ratio, tuple(layers), *about))
 
 
 def shares(signed: Sequence[str]) -> list[float]:
@@ -164,8 +141,14 @@ def shares(signed: Sequence[str]) -> list[float]:
     return [1.0 / signed.count(signature) for signature in signed]
 
 
-def candidates_of(row: Row, cores: Cores, charge: Charge) -> tuple[Candidate, ...]:
-    """Return the candidates of a row: its implementation with each source of its weights, with what is charged besides."""
+def candidates_of(
+    row: Row, cores: Cores, *, raw: bool = True, share: float = 1.0, execution_ms: float = 0.0, weights_ms_per_byte: float = 0.0
+) -> tuple[Candidate, ...]:
+    """Return the candidates of a row: its implementation with each source of its weights, with what is charged besides.
+
+    Weights that cannot be made from the model file in a cold start (`raw`) are always cached. Of the full creation a share is
+    paid, the rest at the price of an equal step's. Memory that weights are written to costs preparation; mapped ones need none.
+    """
 
     def cost(stage: str) -> float | None:
         times = row.samples_ms.get(stage)
@@ -175,22 +158,21 @@ def candidates_of(row: Row, cores: Cores, charge: Charge) -> tuple[Candidate, ..
         found = {core: cost(f"{stage}:{core}") for core in cores.classes}
         again = cost(f"{stage}_again:{BIG}")
         full = found[BIG]
-        discount = (1 - charge.share) * (full - min(full, again)) / full if full and again is not None else 0.0
+        discount = (1 - share) * (full - min(full, again)) / full if full and again is not None else 0.0
         return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
 
-    extra = charge.arena_ms + charge.once_ms.get(kernel_of(charge.work, row.implementation), 0.0)
-    execute = {width: _execution_ms(row, "first", width) + extra for width in cores.widths}
+    execute = {width: _execution_ms(row, "first", width) + execution_ms for width in cores.widths}
     warm = {width: _execution_ms(row, "warm", width) for width in cores.widths}
     create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
     name, scratch = row.implementation, row.scratch_bytes
     if not row.weight_bytes:
         return (Candidate(name, "none", nothing, create, nothing, execute, 0, 0, scratch, warm),)
     size = row.weight_bytes
-    touched = size * charge.weights_ms_per_byte
+    touched = size * weights_ms_per_byte
     transform, copied = _more(transform, touched), _more(by_class("cached_read"), touched)
     made = Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch, warm)
     return (
-        *((made,) if charge.raw else ()),
+        *((made,) if raw else ()),
         Candidate(name, "cached_read", copied, create, nothing, execute, size, size, scratch, warm),
         Candidate(name, "cached_mmap", by_class("cached_mmap"), create, nothing, execute, size, size, scratch, warm),
     )

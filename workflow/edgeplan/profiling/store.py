@@ -55,7 +55,6 @@ class Constants(BaseModel):
         nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them
             (`measurement.process.interference`).
         touch_ms_per_page: first write to a page of a session's region.
-        page_bytes: size of such a page.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,16 +87,11 @@ class Row:
     """A row holds the samples of one candidate of one step.
 
     Attributes:
-        signature: signature of the step and its equals.
-        implementation: the candidate's name.
-        position: position of the candidate among those offered.
-        raw_bytes, weight_bytes, scratch_bytes: see `Sizes`.
         samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file; the first and
             the last not of weights that are always cached), `cached_read`, `cached_mmap`, `create_again` and `transform_again`
             (of an equal step), each by core class as in `read:big`; `first` and `warm` executions by width, as in `first:1`.
             `start` and factors are of whole programs (`fresh_process_factors.py`, `contention.py`), `once` of kernels
             (`profiles.py`), `NOISE` and `OTHERS` are no times.
-        measured_at: seconds since the epoch.
     """
 
     signature: str

@@ -35,12 +35,9 @@ class StreamPhase(_Document):
     Attributes:
         replan_ms: to take the stored schedule of another budget; 0 of a schedule that was given.
         pause_ms: until the first could begin: loading what memory has room for is part of it where memory is filled before.
-        memory: afterwards.
         run_ms: of each inference; wait_ms: how much of it no step ran, what the first one waits for left out; step_ms: of each
             step, if asked for.
-        read_bytes: of weights, during each.
         digests: of the outputs, the different ones.
-        cpu_ms: of the process, all inferences.
     """
 
     replan_ms: float
@@ -59,16 +56,11 @@ class StreamRun(_Document):
 
     Attributes:
         idle: with the library loaded and its threads started, no plan opened.
-        peak: at the end of the inferences.
-        phases: one a schedule.
-        direct: whether the file system takes direct I/O.
-        major_faults: since `idle`.
         bytes_per_ms: of reading all weights, as memory holds them, nothing else running; one each time.
         widened_per_ms: bytes of values that the reader widened in a ms meanwhile; 0 where weights are stored whole.
         table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
         read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
         later_major_faults: since all code had run once, the first two inferences.
-        files: whose code the process had mapped.
         making, running: pages of the library that making kernels and executing them needed, where steps were timed.
     """
 
@@ -102,18 +94,10 @@ class RunSettings:
     """Names a run's inputs, processors, and number of inferences.
 
     Attributes:
-        inputs: files of the inputs' bytes, by name.
-        processors: processors that the computing threads may use.
-        reader_processors: processors that reading threads may use.
-        runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
         followed: whether weights are loaded for one more inference than there are, as if another followed the last.
         slowed_ns: by which each step is prolonged.
         debug: memory that becomes free is filled with NaN; gives_back: it goes back to the system.
-        bandwidth_passes: how often all weights are read afterwards, nothing else running.
-        steps: whether times of steps are wanted.
-        outputs: files for the last outputs' bytes, by name.
-        timeout_seconds: for the process.
     """
 
     inputs: Mapping[str, Path]
@@ -157,13 +141,9 @@ class StreamProfile(_Document):
     Attributes:
         compute_ms: of each step, its weights in memory: the median over inferences.
         bytes_per_ms: of reading weights, as memory holds them, all lanes together: the median over passes.
-        lanes: reads in flight.
         read_ms: of a read besides its bytes; profiles of before do not say.
         objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks, page
             tables; and pages by which runs differ.
-        idle_bytes: resident memory of the process before it opened the plan.
-        run_ms: of the inferences, for their spread.
-        lowest: the lowest greedy layout of the buffers, which plans begin with.
         making, running: pages of the library that making kernels and executing them need: the first of each run of them,
             and how many; profiles of before do not say.
         others: share of the processors' time that other work had meanwhile, 0 to 1.

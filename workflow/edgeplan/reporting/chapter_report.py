@@ -48,8 +48,6 @@ class Spec(Generic[Evidence, Made]):
 
     Attributes:
         id: stem of its files and of its caption, `captions/<tables or figures>/<id>.md` beside the chapter.
-        title: one line.
-        function: makes it; raises `NotMeasuredError` where the evidence does not hold what it shows.
         needs: attributes of the evidence that it cannot be made without; `models.low_ms`: one column of a table.
         note: function that returns what the evidence adds to its caption, "" for nothing.
     """
@@ -155,14 +153,8 @@ class ChapterReport(Generic[Evidence]):
     """A chapter declares its part of the report once, whatever was measured.
 
     Attributes:
-        id, title, about: see `ChapterPage`.
         headline: id of the figure that opens the chapter, where it could be drawn.
-        unfolded: ids of tables that are unfolded at first.
         cards, bars: figures of merit that open it, and all that have a bar, which may depend on the target.
-        tables, figures: registries.
-        metrics: figures of merit of the evidence, by key.
-        findings: see `Findings`.
-        grade: how far the figures can be trusted.
         evidence: what is made of the name of a target, of `frames` and of `documents`, by their names.
         frames: stem of each Parquet file among the results, and the columns that it has to have.
         documents: stems of JSON files beside them.

@@ -56,10 +56,6 @@ class Adapted:
     """Names the predictors that adapting gave, and tells how good they are.
 
     Attributes:
-        device, old: names.
-        folder: folder that the predictors were written to.
-        seconds: time that was measured.
-        kernels, models: how many of each were measured.
         spread: standard deviation of the log errors of whole models, by what was learnt without them; NaN for too few.
     """
 
@@ -78,13 +74,7 @@ class Adapted:
 
 
 def adapt_device(
-    name: str,
-    old: str = "",
-    *,
-    seconds: float = 60.0,
-    batch: int = 1,
-    results: Path | None = None,
-    rows: Path | None = None,
+    name: str, old: str = "", *, seconds: float = 60.0, batch: int = 1, results: Path | None = None, rows: Path | None = None
 ) -> Adapted:
     """Measure here for some seconds, and write predictors of a device.
 

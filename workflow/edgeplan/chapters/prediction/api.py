@@ -46,12 +46,9 @@ class KernelLatency:
     """Holds the predicted latency of one executed node.
 
     Attributes:
-        name: the engine's name of it.
-        type: the engine's type of it.
         operators: names of the file's operators that it holds; none of a layout conversion.
         latency_ms: prediction, of all times that it runs.
         low_ms, high_ms: its interval; None of a guess.
-        share: share of the whole model's latency.
         source: "measured", "learnt" or "guessed".
     """
 
@@ -71,8 +68,6 @@ class PredictedFor:
 
     Attributes:
         cpu: what computes there, a CPU or a GPU; "" if nobody has noted it.
-        shipped: whether the predictors come with the package.
-        this_machine: whether it is this one.
         told_by: what told the nodes, where it is another engine or version than that which was measured; else "".
     """
 
@@ -87,15 +82,11 @@ class Prediction:
     """Holds the predicted latency of a model on a device.
 
     Attributes:
-        model, device: names.
-        predicted_for: the machine that was measured.
         about: the same as a line of text; "" where it is this machine.
-        latency_ms: prediction.
         low_ms, high_ms: its interval; None where too much of it is guessed.
         interval: nominal coverage of the interval, of 1.
         shares: share of the latency by source: "measured", "learnt", "guessed".
         call_ms: constant cost of the call and what lies between nodes, part of the latency.
-        kernels: executed nodes, in order.
     """
 
     model: str
@@ -113,13 +104,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class KernelComparison:
-    """Compares one executed node, in ms; None: not known.
-
-    Attributes:
-        name, type: the engine's.
-        predicted_ms: latency that the predictors give.
-        measured_ms: of the node in copies, by itself.
-    """
+    """Compares one executed node, in ms; None: not known."""
 
     name: str
     type: str
@@ -137,19 +122,13 @@ class Measured:
     """Holds what was measured of a model.
 
     Attributes:
-        model, device: names.
         latency_ms: median run, as it ran: what a user meets.
         normalised_ms: the same at the speed of this machine when it is quiet: median over blocks.
         noise: how far that can be trusted: half the range of the middle blocks, relative.
-        least_ms: least run as it was.
         slowness: how many times as slow as when it is quiet the machine was meanwhile.
         waited: share of the time that others had this process's processors: what it took then is in the figures.
         throttled: share of the time that a CPU quota of a control group stopped it, which is in them as well.
-        seconds: how long it took.
-        prediction: prediction for the device, None where there is none.
         without_prediction: why, and `next_step` what to do.
-        kernels: predicted beside measured; empty without a prediction.
-        without_kernels: why.
     """
 
     model: str

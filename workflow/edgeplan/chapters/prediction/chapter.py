@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edgeplan.chapters.base import DEVICES, Chapter, Compared, Stage, Targets
 from edgeplan.chapters.prediction.settings import PredictionParams
 
@@ -12,7 +14,7 @@ _RESULTS, _ROWS = "results/{device}", "data/rows/{device}"
 _RULES = f"{_RESULTS}/fusion/rules.json"
 _NODES = f"{_RESULTS}/nodes/models.parquet"
 _CALIBRATION = f"{_RESULTS}/calibration/models.parquet"
-_EVALUATION = f"{_RESULTS}/evaluation"
+_EVALUATION, _MEASUREMENTS = f"{_RESULTS}/evaluation", f"{_RESULTS}/measurements"
 _PREDICTORS = f"{_RESULTS}/predictors"
 _CHAPTERS = "results/chapters/{device}"
 _PRINTED = "workflow/edgeplan/chapters/prediction/printed"  # the paper's tables
@@ -20,8 +22,8 @@ _UNSEEN = Targets("unseen.devices")
 _TRANSFER = Targets("transfer", ("source", "target"))
 
 
-def _measuring(name: str) -> str:
-    return f"{_ROWS}/{name}"
+def _stage(name: str, function: str, targets: Targets = DEVICES, **declared: Any) -> Stage:
+    return Stage(name, f"{_STAGES}.{name}:{function}", targets=targets, all_cores=True, **declared)
 
 
 ZOO = Stage(
@@ -32,10 +34,9 @@ ZOO = Stage(
     reads=(_PRINTED,),
     cached=(_MODELS, _PRIOR),
 )
-FUSION = Stage(
-    name="fusion",
-    function=f"{_STAGES}.fusion:detect_fusion",
-    targets=DEVICES,
+FUSION = _stage(
+    "fusion",
+    "detect_fusion",
     params=("seed", "measurement", "fusion"),
     inputs={"device": _DEVICE, "models": _MODELS},
     outputs={
@@ -46,55 +47,38 @@ FUSION = Stage(
     },
     reads=("workflow/edgeplan/shipped",),  # the rules of the prior, where params name one
     writes=(f"{_RESULTS}/fusion",),
-    rows=_measuring("fusion"),
-    all_cores=True,
+    rows=f"{_ROWS}/fusion",
 )
-NODES = Stage(
-    name="nodes",
-    function=f"{_STAGES}.nodes:tell_nodes",
-    targets=DEVICES,
+NODES = _stage(
+    "nodes",
+    "tell_nodes",
     params=("seed", "zoo", "sampling", "calibration"),
     inputs={"device": _DEVICE, "models": _MODELS, "rules": _RULES},
     outputs={"nodes": _NODES},
     cached=(_NODES,),
-    all_cores=True,
 )
-SAMPLING = Stage(
-    name="sampling",
-    function=f"{_STAGES}.sampling:sample_kernels",
-    targets=DEVICES,
+SAMPLING = _stage(
+    "sampling",
+    "sample_kernels",
     params=("seed", "measurement", "sampling"),
     inputs={"device": _DEVICE, "nodes": _NODES},
-    outputs={
-        "kernels": f"{_RESULTS}/measurements/kernels.parquet",
-        "summary": f"{_RESULTS}/measurements/sampling.json",
-    },
-    writes=(f"{_RESULTS}/measurements",),
-    rows=_measuring("sampling"),
-    all_cores=True,
+    outputs={"kernels": f"{_MEASUREMENTS}/kernels.parquet", "summary": f"{_MEASUREMENTS}/sampling.json"},
+    writes=(_MEASUREMENTS,),
+    rows=f"{_ROWS}/sampling",
 )
-CALIBRATION = Stage(
-    name="calibration",
-    function=f"{_STAGES}.calibration:measure_calibration",
-    targets=DEVICES,
+CALIBRATION = _stage(
+    "calibration",
+    "measure_calibration",
     params=("seed", "zoo", "measurement", "sampling", "truth", "calibration"),
     inputs={"device": _DEVICE},
     outputs={"models": _CALIBRATION},
-    rows=_measuring("calibration"),
-    all_cores=True,
+    rows=f"{_ROWS}/calibration",
 )
-TRAINING = Stage(
-    name="training",
-    function=f"{_STAGES}.training:train_predictors",
-    targets=DEVICES,
+TRAINING = _stage(
+    "training",
+    "train_predictors",
     params=("seed", "training"),
-    inputs={
-        "device": _DEVICE,
-        "nodes": _NODES,
-        "kernels": SAMPLING.outputs["kernels"],
-        "summary": SAMPLING.outputs["summary"],
-        "calibration": _CALIBRATION,
-    },
+    inputs={"device": _DEVICE, "nodes": _NODES, **SAMPLING.outputs, "calibration": _CALIBRATION},
     outputs={
         "card": f"{_PREDICTORS}/card.json",
         "quality": f"{_PREDICTORS}/quality.parquet",
@@ -102,42 +86,33 @@ TRAINING = Stage(
         "compared": f"{_PREDICTORS}/compared.parquet",
     },
     paths={"predictors": _PREDICTORS},
-    reads=(f"{_RESULTS}/measurements",),
+    reads=(_MEASUREMENTS,),
     writes=(_PREDICTORS,),
     cached=(_PREDICTORS,),
-    all_cores=True,
 )
-TRUTH = Stage(
-    name="truth",
-    function=f"{_STAGES}.truth:measure_models",
-    targets=DEVICES,
+TRUTH = _stage(
+    "truth",
+    "measure_models",
     params=("seed", "measurement", "truth"),
     inputs={"device": _DEVICE, "models": _MODELS},
     outputs={"truth": f"{_EVALUATION}/truth.parquet", "environment": f"{_EVALUATION}/environment.json"},
-    rows=_measuring("truth"),
-    all_cores=True,
+    rows=f"{_ROWS}/truth",
 )
-EVALUATION = Stage(
-    name="evaluation",
-    function=f"{_STAGES}.evaluation:evaluate",
-    targets=DEVICES,
+EVALUATION = _stage(
+    "evaluation",
+    "evaluate",
     params=("seed", "evaluation"),
     inputs={
         "models": _MODELS,
         "prior": _PRIOR,
         "calibration": _CALIBRATION,
-        "truth": TRUTH.outputs["truth"],
-        "environment": TRUTH.outputs["environment"],
+        **TRUTH.outputs,
         "nodes": _NODES,
         "rules": _RULES,
         "test_cases": FUSION.outputs["test_cases"],
         "verification": FUSION.outputs["verification"],
-        "kernels": SAMPLING.outputs["kernels"],
-        "summary": SAMPLING.outputs["summary"],
-        "card": TRAINING.outputs["card"],
-        "quality": TRAINING.outputs["quality"],
-        "samplers": TRAINING.outputs["samplers"],
-        "compared": TRAINING.outputs["compared"],
+        **SAMPLING.outputs,
+        **TRAINING.outputs,
     },
     outputs={
         "metrics": f"{_CHAPTERS}/prediction.json",
@@ -148,29 +123,24 @@ EVALUATION = Stage(
         "conv_fusion": f"{_EVALUATION}/conv_fusion.csv",
     },
     paths={"results": _RESULTS, "zoo": "data/zoo"},
-    reads=(f"{_RESULTS}/fusion", f"{_RESULTS}/measurements", _PREDICTORS, _PRINTED),
+    reads=(f"{_RESULTS}/fusion", _MEASUREMENTS, _PREDICTORS, _PRINTED),
     writes=(f"{_EVALUATION}/speed.json", f"{_RESULTS}/tables"),
     plots=(f"{_RESULTS}/figures",),
     metrics=(f"{_CHAPTERS}/prediction.json",),
     shown=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
-    all_cores=True,
 )
-UNSEEN = Stage(
-    name="unseen",
-    function=f"{_STAGES}.unseen:evaluate_unseen",
-    targets=_UNSEEN,
+UNSEEN = _stage(
+    "unseen",
+    "evaluate_unseen",
+    _UNSEEN,
     params=("seed", "measurement", "truth", "unseen"),
     inputs={"device": _DEVICE, "rules": _RULES, "card": TRAINING.outputs["card"]},
-    outputs={
-        "metrics": f"{_CHAPTERS}/unseen.json",
-        "models": f"{_RESULTS}/unseen/models.csv",
-    },
+    outputs={"metrics": f"{_CHAPTERS}/unseen.json", "models": f"{_RESULTS}/unseen/models.csv"},
     paths={"predictors": _PREDICTORS},
     reads=(_PREDICTORS,),
     writes=(f"{_RESULTS}/unseen",),
     metrics=(f"{_CHAPTERS}/unseen.json",),
-    rows=_measuring("unseen"),
-    all_cores=True,
+    rows=f"{_ROWS}/unseen",
 )
 TRANSFER = Stage(
     name="transfer",
@@ -178,10 +148,9 @@ TRANSFER = Stage(
     targets=_TRANSFER,
     params=("transfer",),
     inputs={
-        "source_models": "results/{source}/evaluation/models.parquet",
-        "target_models": "results/{target}/evaluation/models.parquet",
-        "source_environment": "results/{source}/evaluation/environment.json",
-        "target_environment": "results/{target}/evaluation/environment.json",
+        f"{of}_{what}": f"results/{{{of}}}/evaluation/{file}"
+        for what, file in (("models", "models.parquet"), ("environment", "environment.json"))
+        for of in ("source", "target")
     },
     outputs={"csv": "results/transfer/table_11.csv", "chapter": "results/chapters/transfer/transfer.page.json"},
     paths={"source": "results/{source}/evaluation", "target": "results/{target}/evaluation"},

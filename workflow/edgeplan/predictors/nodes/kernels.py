@@ -41,9 +41,7 @@ class Process:
 
     Attributes:
         mean, deviation: of each feature that varies (d,).
-        columns: of these features (d,).
         points: standardised features of the rows (n, d).
-        ratios: what is left of the rows (n,).
         numbers: variance of the signal, length, variance of noise.
     """
 
@@ -139,9 +137,6 @@ class KindModel:
         keys: the keys that were measured; a key's place is its code for the trees.
         key_work: the same of a key; that of the kind for keys of few rows (keys, TERMS + 1).
         levels: what nodes of a key take over its terms, shrunk, as a logarithm (keys,).
-        rows: measured nodes of each key (keys,).
-        processes: by key, where there are rows enough.
-        trees: whether trees correct the kind.
         spread: deviation of log time for keys without a process.
         stretch: factor on deviations, by what was seen out of fold.
     """
@@ -188,11 +183,9 @@ class Kernels:
     """Predicts executed nodes on one device.
 
     Attributes:
-        kinds: what was learnt of each kind.
         forest: trees of those kinds that have some, in their order.
         fallback: us per unit of each term, for kinds that were not measured (TERMS + 1,).
         fallback_spread: deviation of their log time.
-        cache_bytes: of the last cache.
         prior: another device's, whose time is a term.
     """
 
@@ -288,5 +281,5 @@ def _by_process(model: KindModel, keys: tuple[str, ...]) -> list[tuple[Process, 
 
 def _walked(forest: Forest, ensemble: int, rows: Floats) -> Floats:
     if len(rows) >= _MANY_ROWS and (walk := walking.Walk.of(forest, ensemble, rows.shape[1])):
-        return np.asarray(walk.raw(rows)[:, 0])
-    return forest.raw(rows, np.full(len(rows), ensemble))[:, 0]
+        return np.asarray(walk.raw(rows))
+    return forest.raw(rows, ensemble)

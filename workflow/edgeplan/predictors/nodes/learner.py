@@ -16,7 +16,7 @@ from edgeplan.graph.nodes import NodeConfig
 from edgeplan.predictors.nodes.features import SPILLED, TERMS, Floats, Integers, Table, logs, spill
 from edgeplan.predictors.nodes.kernels import Kernels, KindModel, Process, seen_by_trees, split_terms
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble
+from edgeplan.predictors.trees import Forest
 from edgeplan.support.lazy import lazily
 from edgeplan.support.numerics import nine_digits, nine_digits_each
 
@@ -79,15 +79,7 @@ Parameters = dict[str, float | int | str]
 
 @dataclass(frozen=True)
 class Samples:
-    """Holds measured nodes to learn from.
-
-    Attributes:
-        table: the nodes; `table.place` has a row for each sample.
-        context: that of the model around each, bytes (n,).
-        us: measured (n,).
-        group: number of the model that each was first seen in (n,).
-        names: of the models.
-    """
+    """Holds measured nodes to learn from: contexts (bytes), times, and numbers of the models they were first seen in (n,)."""
 
     table: Table
     context: Floats
@@ -145,9 +137,9 @@ def learn(
     kinds, texts, all_kinds = {}, [], samples.kinds
     for kind in sorted(set(all_kinds.tolist())):
         at = np.flatnonzero(all_kinds == kind)
-        kinds[kind], text = _of_kind(samples.take(at), rows[at], near[table.place[at]], ratio, settings, tuned)
-        texts += [text] if text else []
-    forest = Forest.pack([parse_ensemble(text, "trained trees") for text in texts])
+        kinds[kind], trees = _of_kind(samples.take(at), rows[at], near[table.place[at]], ratio, settings, tuned)
+        texts += [trees] if trees else []
+    forest = Forest.parse(texts, "trained trees")
     forest = replace(forest, value=nine_digits_each(forest.value))
     fallback, unlike = _fallback(rows, samples.us, all_kinds, ratio)
     return Kernels(kinds, forest, fallback, unlike, cache_bytes, prior)
@@ -181,7 +173,7 @@ def time_of(kernels: Kernels, samples: Samples) -> tuple[Floats, Floats]:
 
 def _of_kind(
     samples: Samples, rows: Floats, near: Floats, to_prior: float | None, settings: TrainingSettings, tuned: Tuned
-) -> tuple[KindModel, str]:
+) -> tuple[KindModel, list[str]]:
     us, names = samples.us, samples.keys
     kind = str(samples.kinds[0])
     keys = tuple(sorted(set(names)))
@@ -205,15 +197,15 @@ def _of_kind(
         if len(at) >= PROCESS_ROWS:
             processes[key] = Process.standardised(seen[at], left[at], settings.seeds[0], tuned.numbers.get(key))
             tuned.numbers.setdefault(key, processes[key].numbers)
-    text = ""
+    texts = []
     if len(us) >= TREE_ROWS:
         matrix = seen_by_trees(seen, codes, np.einsum("ij,ij->i", near, key_work[codes]))
         if kind not in tuned.parameters:
             tuned.parameters[kind] = _parameters(matrix, left, samples.group, settings)
         boosters = [boost(matrix, left, np.ones(len(us)), tuned.parameters[kind], seed) for seed in settings.seeds]
-        text = merge_texts([booster.model_to_string() for booster in boosters])
+        texts = [booster.model_to_string() for booster in boosters]
     spread = _unlike(rows, us, codes, to_prior)
-    return KindModel(work, keys, key_work, levels, counts, processes, bool(text), spread), text
+    return KindModel(work, keys, key_work, levels, counts, processes, bool(texts), spread), texts
 
 
 def _parameters(matrix: Floats, left: Floats, group: Integers, settings: TrainingSettings) -> Parameters:
@@ -227,11 +219,8 @@ def _parameters(matrix: Floats, left: Floats, group: Integers, settings: Trainin
 def _work(rows: Floats, us: Floats, to_prior: float | None, of_kind: Floats | None = None) -> Floats:
     """Return non-negative us per unit of each term with the least relative squared error (TERMS + 1,).
 
-    Args:
-        rows: terms of nodes, the last one of the prior's time (n, TERMS + 1).
-        us: measured (n,).
-        to_prior: of all kinds, what nodes take over the prior's time; None without a prior.
-        of_kind: the same of the kind, whose spilled weights count where too few rows spill any.
+    `to_prior` is what nodes of all kinds take over the prior's time, None without one; `of_kind` what is found for the kind,
+    whose spilled weights count where too few rows spill any.
     """
     prior = len(TERMS)
     weight = 1.0 / np.maximum(us, _RESOLVED_US)

@@ -99,13 +99,11 @@ class Trust(Strict):
     """Says how far predictions may be off, as seen out of fold.
 
     Attributes:
-        nominal: coverage of intervals.
         quantile: half width of an interval over its deviation.
         model_deviation: of log time of a model whose nodes are all measured.
         measured_deviation: of log time of a node that was measured.
         together: share of the variance that nodes of one key have in common.
         guess: deviation from which on a node is guessed.
-        models: whole models behind these figures.
     """
 
     nominal: float = Field(default=0.9, gt=0.5, lt=1)
@@ -167,7 +165,6 @@ class NodePrediction:
     Attributes:
         interval_us: nominal bounds; None where too much is guessed.
         deviation: of log latency, by its nodes alone.
-        nodes: in the order in which they run.
     """
 
     latency_us: float
@@ -213,7 +210,6 @@ class NodePredictor:
     """Predicts what models take on one device.
 
     Attributes:
-        measured_at: a date.
         speed: what times of the quiet machine were multiplied by, so that they are those of its usual moments.
     """
 

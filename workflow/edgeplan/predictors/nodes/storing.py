@@ -38,6 +38,8 @@ MEASURED = "measured.npz"
 #: A measured node: what it is, the context of the model around it in bytes, us.
 Kernel = tuple[NodeConfig, int, float]
 _COLUMNS = ("config", "context_bytes", "us")
+#: What a predictor and its card both say.
+_TOLD = ("relation", "trust", "device", "engine", "engine_version", "measured_at", "speed")
 _PROCESS = tuple(field.name for field in fields(Process))
 
 
@@ -57,8 +59,6 @@ class Card(Strict):
 
     Attributes:
         terms, sizes: what it learnt from, in order.
-        fallback_spread: of kinds that were not measured.
-        arrays: digest of the file beside it.
         prior: whether the folder holds another device's predictor, whose time is a term.
     """
 
@@ -88,18 +88,12 @@ def save_predictor(predictor: NodePredictor, folder: Path) -> None:
     np.savez_compressed(content, **_packed(kernels))  # type: ignore[arg-type]
     write_atomically(folder / ARRAYS, lambda temporary: temporary.write_bytes(content.getvalue()))
     card = Card(
-        device=predictor.device,
-        engine=predictor.engine,
-        engine_version=predictor.engine_version,
-        measured_at=predictor.measured_at,
-        speed=predictor.speed,
+        **{name: getattr(predictor, name) for name in _TOLD},
         cache_bytes=kernels.cache_bytes,
         terms=TERMS,
         sizes=SIZES,
         kinds=tuple(_card_of(kind, model) for kind, model in kernels.kinds.items()),
         fallback_spread=kernels.fallback_spread,
-        relation=predictor.relation,
-        trust=predictor.trust,
         arrays=hashlib.sha256(content.getvalue()).hexdigest(),
         prior=kernels.prior is not None,
     )
@@ -107,11 +101,7 @@ def save_predictor(predictor: NodePredictor, folder: Path) -> None:
 
 
 def load_predictor(folder: Path) -> NodePredictor:
-    """Read a predictor that `save_predictor` wrote.
-
-    Raises:
-        FormatError: the folder is damaged, or of another version.
-    """
+    """Read a predictor that `save_predictor` wrote."""
     path, card = folder / ARRAYS, read_json(folder / CARD, Card, "the card of the predictors of nodes")
     if (card.terms, card.sizes) != (TERMS, SIZES):
         raise FormatError("the predictors learnt from other sizes of nodes", where=str(folder / CARD), next_step=_AGAIN)
@@ -126,8 +116,7 @@ def load_predictor(folder: Path) -> NodePredictor:
         raise FormatError(f"the predictors' numbers cannot be read: {error}", where=str(path), next_step=_AGAIN) from error
     prior = load_predictor(folder / PRIOR).kernels if card.prior else None
     kernels = Kernels(kinds, forest, arrays["work"][-1], card.fallback_spread, card.cache_bytes, prior)
-    told = (card.device, card.engine, card.engine_version, card.measured_at, card.speed)
-    return NodePredictor(kernels, card.relation, card.trust, *told)
+    return NodePredictor(kernels, **{name: getattr(card, name) for name in _TOLD})
 
 
 def _card_of(kind: str, model: KindModel) -> KindCard:
@@ -189,19 +178,15 @@ def _require(holds: bool, what: str) -> None:
 
 def write_measured(folder: Path, known: Mapping[str, float]) -> None:
     """Write times (us) by `NodeConfig.key`, the same bytes for the same times."""
-    keys = sorted(known)
-    arrays = {"keys": np.array(keys, "S20"), "us": np.array([known[key] for key in keys], np.float32)}
-
-    def write(path: Path) -> None:
-        with path.open("wb") as file:
-            np.savez_compressed(file, keys=arrays["keys"], us=arrays["us"])
-
-    write_atomically(folder / MEASURED, write)
+    keys, content = sorted(known), io.BytesIO()
+    us = np.array([known[key] for key in keys], np.float32)
+    np.savez_compressed(content, keys=np.array(keys, "S20"), us=us)
+    write_atomically(folder / MEASURED, lambda temporary: temporary.write_bytes(content.getvalue()))
 
 
 def read_measured(folder: Path) -> dict[str, float]:
     """Read what `write_measured` wrote; nothing where there is no such file."""
-    path = folder / MEASURED
+    path, again = folder / MEASURED, "remove the file: they are then measured again"
     if not path.is_file():
         return {}
     try:
@@ -209,12 +194,9 @@ def read_measured(folder: Path) -> dict[str, float]:
             keys, us = stored["keys"], stored["us"]
         fits = keys.dtype.kind == "S" and us.dtype.kind == "f" and keys.shape == us.shape and bool((us > 0).all())
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        what = f"measured kernels cannot be read: {error}"
-        raise FormatError(what, where=str(path), next_step="remove the file: they are then measured again") from error
+        raise FormatError(f"measured kernels cannot be read: {error}", where=str(path), next_step=again) from error
     if not fits:
-        raise FormatError(
-            "it holds no times by key", where=str(path), next_step="remove the file: they are then measured again"
-        )
+        raise FormatError("it holds no times by key", where=str(path), next_step=again)
     return dict(zip((key.decode() for key in keys.tolist()), us.tolist(), strict=True))
 
 

@@ -23,7 +23,7 @@ from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.predictors.trees import Forest, parse_ensemble
+from edgeplan.predictors.trees import Forest
 from edgeplan.predictors.walking import Walk
 from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support.files import read_json, write_json, write_text
@@ -112,7 +112,7 @@ class Trees:
     def of(cls, text: str, features: int, where: str) -> Trees:
         """Trees of a text, which is not trusted."""
         try:
-            walk = Walk.of(Forest.pack([parse_ensemble(text, where)]), 0, features)
+            walk = Walk.of(Forest.parse([[text]], where), 0, features)
         except ValueError as error:
             raise FormatError(f"damaged trees: {error}", where=where, next_step="measure the pair again") from error
         if walk is None:
@@ -121,7 +121,7 @@ class Trees:
 
     def predict(self, matrix: Floats) -> Floats:
         """Latency in us of rows of features (rows,)."""
-        return np.asarray(np.exp(self.walk.raw(matrix)[:, 0]) * matrix[:, WORK], np.float64)
+        return np.asarray(np.exp(self.walk.raw(matrix)) * matrix[:, WORK], np.float64)
 
 
 class _Part(BaseModel):

@@ -36,14 +36,11 @@ class Evidence:
     Times carry their unit in the column's name.
 
     Attributes:
-        device: name of the device, e.g. "cpu-onnxruntime".
         zoo: one row a model of the zoo (models.parquet): model_id, family, index, macs, memory_bytes ...
-        prior: one row a configuration of the prior models: kind, config (JSON), count.
         test_cases: fusion test cases: pair, connection, context, t_op1_us, t_op2_us, t_pair_us, margin, noise, decision,
             repeats, why_undecided.
         verification: fused edges by engine and by rules: pair, connection, edges, fused_by_engine, fused_by_rules,
             true_positive, bn_folding, reshaping.
-        resnet18_kernels: kernel types of ResNet18 as split by the detected rules.
         kernels: measured nodes: key, config, sampler, model, latency_us, seconds ...
         sampling: the sampler's document, with `seconds` by part.
         quality: held-out nodes: kernel, key, model, measured_us, predicted_us, forest_us, split.
@@ -56,14 +53,8 @@ class Evidence:
             samples alone.
         calibration: models that set overheads and intervals: model_id, family, measured_ms, slowness, noise, seconds,
             measured_at_s.
-        breakdown: model_id, kind, predicted_ms.
-        sweeps: sweep, x, kind, measured_us, predicted_us.
-        conv_fusion: config, type, latency_us.
-        environment: the captured environment.
         transfer: models measured on one device, predicted by another's predictors and by its own: family, measured_ms,
             transferred_ms, rebuilt_ms.
-        speed: measured speeds: predict_process_s, predict_call_ms, batch_26000_s.
-        speed_told: when and where, and of which predictors, as a sentence.
     """
 
     device: str

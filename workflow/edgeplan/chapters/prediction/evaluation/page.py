@@ -183,7 +183,4 @@ def averages(verification: pd.DataFrame) -> tuple[float, float]:
     """
     seen = verification[~verification.bn_folding & ~verification.reshaping]
     claimed, real = seen[seen.fused_by_rules > 0], seen[seen.fused_by_engine > 0]
-    return (
-        float(claimed.precision.mean()) if len(claimed) else 1.0,
-        float(real.recall.mean()) if len(real) else 1.0,
-    )
+    return (float(claimed.precision.mean()) if len(claimed) else 1.0, float(real.recall.mean()) if len(real) else 1.0)

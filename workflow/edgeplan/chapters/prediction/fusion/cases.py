@@ -49,23 +49,18 @@ class Probe:
         reads: channels of the network's input, which a 1 x 1 convolution reads; 0: `x` is the input itself.
         channels, size: channels, height and width of the tensor `x` that operators start from (or `size` rows of features).
         other: whether there is a second operand; `x` is then made from it, as in a residual block.
-        other_stays: whether all blocks read the same second operand; else each reads what the block before started from.
         operators: the operators under test, one behind the other; of those with two operands the second one reads what the
             block starts from.
-        right: operators on the second operand before the first of `operators` that takes two.
         shared: the second operand of every block is also read by a side branch.
         tapped: the operator under test at this place is also read by a side branch, or, where there is a second operand, as
             that of the next block (-1: none).
-        twice: the last operator is computed twice on the same input.
         blocks: how often the operators under test are repeated, a separator behind each time; 0: once, without separator.
-        rows: whether activations are rows of features rather than feature maps.
     """
 
     reads: int
     channels: int
     size: int
     other: bool = False
-    other_stays: bool = False
     operators: tuple[str, ...] = ()
     right: tuple[str, ...] = ()
     shared: bool = False
@@ -89,7 +84,7 @@ class Probe:
             x, start = self._block(b, x, other, outputs)
             if self.blocks:  # a residual is what the block before started from, read for the last time
                 x = _apply(b, "softmax" if self.rows else "maxpool", x, "")
-                other = other if self.other_stays else start
+                other = start
         x = b.fc(x, _SIDE_FEATURES, bias=False) if self.rows else b.maxpool(x, 1, -(-self.size // 2))
         return b.build(*outputs, *([] if x in outputs else [x]))
 
@@ -214,8 +209,6 @@ class Case:
 
     Attributes:
         pair: name of the rule, `"<first>_<next>"` or `"<first>+<last>_<next>"`.
-        connection: how the two are connected.
-        context: context the rule holds in, "" for every one.
         small: whether the probes are of many small tensors rather than of a large one.
         op1, op2, both: probe times that add up to the time of the first operator(s), of the next one, and of both connected.
     """
@@ -244,11 +237,8 @@ class CaseOutcome:
     """An outcome summarises the times of a case.
 
     Attributes:
-        op1_us, op2_us, both_us: the three times, ends removed.
         margin: saving over the time of the cheaper operator; compared with alpha.
         noise: standard error of the margin.
-        decision: fused or separate where the margin is clear of alpha.
-        repeats: measurements made.
         reason: why no further measurement could decide the case, where its kind tells.
     """
 

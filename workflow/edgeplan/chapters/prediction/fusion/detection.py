@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import pandas as pd
 
@@ -61,14 +61,7 @@ def skipped_pairs() -> dict[str, str]:
     return found
 
 
-def base(
-    settings: FusionSettings,
-    channels: int,
-    *,
-    other: bool = False,
-    reads: int = 0,
-    blocks: int = 0,
-) -> Probe:
+def base(settings: FusionSettings, channels: int, *, other: bool = False, reads: int = 0, blocks: int = 0) -> Probe:
     """Return a probe without operators under test, whose activations have about as many elements as the settings ask for."""
     reads = reads or (settings.channels[settings.classes.names()[0]] if blocks else STEM_CHANNELS)
     if blocks:
@@ -308,22 +301,11 @@ def detect(
 
 def frame(outcomes: Mapping[Case, CaseOutcome], settings: FusionSettings) -> pd.DataFrame:
     """Return test cases as a table (`COLUMNS`); for undecided ones it says why they were not measured further."""
-    rows = [
-        (
-            c.pair,
-            c.connection,
-            " ".join(filter(None, (c.context, "small" if c.small else ""))),
-            o.op1_us,
-            o.op2_us,
-            o.both_us,
-            o.margin,
-            o.noise,
-            o.decision,
-            o.repeats,
-            why_undecided(o, settings),
-        )
-        for c, o in outcomes.items()
-    ]
+    rows = []
+    for c, o in outcomes.items():
+        context = " ".join(filter(None, (c.context, "small" if c.small else "")))
+        told = astuple(o)[:-1]  # the reason is told by `why_undecided`
+        rows.append((c.pair, c.connection, context, *told, why_undecided(o, settings)))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -22,11 +22,7 @@ EXPORTS = "exports-1"
 
 
 def calibrating_models(params: PredictionParams) -> pd.DataFrame:
-    """Draw as many variants of each family as asked for, none of which is evaluated.
-
-    Returns:
-        model_id, family, spec (JSON) of each model.
-    """
+    """Draw as many variants of each family as asked for, none of which is evaluated: model_id, family, spec (JSON)."""
     rows = []
     for family in FAMILIES.values():
         evaluated = {s.choices for s in variants(family, params.zoo.variants_per_family, params.zoo.seed)}

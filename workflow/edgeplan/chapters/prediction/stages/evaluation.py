@@ -150,9 +150,7 @@ def _varied(models: Sequence[ExecutedModel], count: int, seed: int) -> Iterator[
             replace(
                 node,
                 config=msgspec.structs.replace(
-                    node.config,
-                    inputs=tuple(map(scaled, node.config.inputs)),
-                    outputs=tuple(map(scaled, node.config.outputs)),
+                    node.config, inputs=tuple(map(scaled, node.config.inputs)), outputs=tuple(map(scaled, node.config.outputs))
                 ),
             )
             for node in model.nodes

@@ -158,11 +158,8 @@ class Sampler:
     """Measures nodes on a bench and labels them.
 
     Attributes:
-        rows: the training table so far.
-        seconds: measuring time by sampler.
         rounds: what the adaptive rounds found: error of cross-validation, rows, seconds.
         call, call_as_run: constant cost of an inference, normalised and not, us.
-        refused: nodes that the engine would not run alone.
     """
 
     bench: Bench

@@ -118,14 +118,8 @@ def train_predictors(
         if name in models
     ]
     found, checked = train(_samples(rows), measured, float(about["call_us"]), cache, settings)
-    predictor = replace(
-        found,
-        device=str(about["device"]),
-        engine=str(about["engine"]),
-        engine_version=str(about["engine_version"]),
-        measured_at=str(about["measured_at"]),
-        speed=usual,
-    )
+    device_name, engine, version, measured_at = (str(about[name]) for name in _ABOUT[:4])
+    predictor = replace(found, device=device_name, engine=engine, engine_version=version, measured_at=measured_at, speed=usual)
     save_predictor(predictor, predictors)
     write_measured(predictors, known)
     write_kernels(predictors, zip(configs, rows["context_bytes"], rows["us"], strict=True))
@@ -171,23 +165,16 @@ def _settings(params: PredictionParams) -> TrainingSettings:
 
 def _judged(split: str, rows: pd.DataFrame, learnt: pd.DataFrame, settings: TrainingSettings) -> pd.DataFrame:
     """Return held-out nodes with their predictions, those of the forests by what was learnt of other models."""
-    frame = pd.DataFrame(
-        {
-            "split": split,
-            "kernel": rows["key"].map(paper.paper_kernel),
-            "key": rows["key"],
-            "model": rows["model"],
-            "measured_us": rows["us"],
-            "predicted_us": rows["predicted_us"],
-            "forest_us": np.nan,
-        }
-    )
+    kept = rows[["key", "model", "us", "predicted_us"]].rename(columns={"us": "measured_us"})
+    kept.insert(0, "kernel", rows["key"].map(paper.paper_kernel))
+    kept.insert(0, "split", split)
+    frame = kept.assign(forest_us=np.nan)
     if split == "frozen":
         configs = [NodeConfig.from_json(text) for text in rows["config"]]
         alone = [ExecutedModel("", (ExecutedNode("", config),), config.weight_bytes) for config in configs]
         frame["forest_us"] = forest_us(learnt["config"], learnt["us"], alone, settings.seeds[0])
-    kept: pd.DataFrame = frame[np.isfinite(frame["predicted_us"])]
-    return kept
+    judged: pd.DataFrame = frame[np.isfinite(frame["predicted_us"])]
+    return judged
 
 
 def _figures(measured_us: pd.Series[float], predicted_us: Floats) -> Mapping[str, float]:
