@@ -186,9 +186,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_onnx(b.build(x, b.fc(line, 5)), tmp_path_factory.mktemp("model") / "tiny.onnx")
 
 
-def _job(model: Path, **more: Any) -> RunJob:
-    base = {"setting": "onnxruntime", "threads": 1, "inputs": INPUTS, "state": "cached"}
-    return RunJob.model_validate(base | {"artefact": Artefact(main=model, files=(model,))} | more)
+def _prepared(setting: str, model: Path, folder: Path) -> PrepareResult:
+    return prepare_offline(PrepareJob(setting=setting, threads=1, model=model, inputs=INPUTS, folder=folder))
+
+
+def _job(artefact: Artefact | Path | None, **changes: Any) -> RunJob:
+    """A cold run of an artefact, or of a model that is one."""
+    given = Artefact(main=artefact, files=(artefact,)) if isinstance(artefact, Path) else artefact
+    values = {"setting": "onnxruntime", "threads": 1, "artefact": given, "inputs": INPUTS, "state": "cached"}
+    return RunJob.model_validate(values | changes)
 
 
 @pytest.fixture(scope="module")
@@ -231,11 +237,10 @@ def test_a_killed_worker_names_its_signal(model: Path, tmp_path: Path, monkeypat
 
 
 def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp_path: Path) -> None:
-    job = PrepareJob(setting="litert-cached", threads=1, model=model, inputs=INPUTS, folder=tmp_path)
-    artefact = prepare_offline(job).artefact
+    artefact = _prepared("litert-cached", model, tmp_path).artefact
     assert artefact is not None
     artefact.companions["cache"].write_bytes(b"")
-    result = run_cold(RunJob(setting="litert-cached", threads=1, artefact=artefact, inputs=INPUTS, state="cached"))
+    result = run_cold(_job(artefact, setting="litert-cached"))
     assert result.cold_ms is None
     assert "cache" in result.reason or "again" in result.reason
 
@@ -252,9 +257,8 @@ def test_no_setting_changes_the_stamp_of_the_model(model: Path, tmp_path: Path) 
     """Plan folders know the model by it; with another, each of their starts would hash the whole file."""
     before = stamp(model.stat())
     for name in STOCK:
-        job = PrepareJob(setting=name, threads=1, model=model, inputs=INPUTS, folder=tmp_path / name)
-        job.folder.mkdir()
-        prepare_offline(job)
+        (tmp_path / name).mkdir()
+        _prepared(name, model, tmp_path / name)
         assert stamp(model.stat()) == before, name
 
 
@@ -271,16 +275,12 @@ def test_stock_settings_agree_with_onnxruntime_and_find_the_files_that_a_model_n
         assert model_files(named) == (named, tmp_path / location)
     else:
         named = model
-    job = PrepareJob(setting=setting, threads=1, model=named, inputs=INPUTS, folder=tmp_path / "made")
-    job.folder.mkdir()
-    prepared = prepare_offline(job)
+    (tmp_path / "made").mkdir()
+    prepared = _prepared(setting, named, tmp_path / "made")
     if prepared.artefact is None:
         assert "is not installed" in prepared.reason or "Vulkan finds no GPU" in prepared.reason
         pytest.skip(prepared.reason)
-    run = RunJob(
-        setting=setting, threads=1, artefact=prepared.artefact, inputs=INPUTS, state="cached", warm_runs=3, reference=reference
-    )
-    result = run_cold(run)
+    result = run_cold(_job(prepared.artefact, setting=setting, warm_runs=3, reference=reference))
     assert result.reason == ""
     assert result.output_error is not None
     assert result.output_error < 1e-4 < STOCK_TOLERANCE

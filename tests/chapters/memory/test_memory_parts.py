@@ -18,8 +18,7 @@ from shipped_params import PARAMS_FILE
 from edgeplan.chapters.memory import turns as taking_turns
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.folders import RunCores
-from edgeplan.chapters.memory.frugal import KILLED, frugal
-from edgeplan.chapters.memory.measuring import Needs, RowsPart, parts_of
+from edgeplan.chapters.memory.measuring import KILLED, Needs, RowsPart, frugal, parts_of
 from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.single_layers import LAYERS, single_layers

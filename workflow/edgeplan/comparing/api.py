@@ -13,24 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from edgeplan.comparing import ways
 from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, Verdict, read
-from edgeplan.comparing.ways import (
-    OWN,
-    REFERENCE,
-    SPLIT,
-    Ran,
-    Server,
-    Session,
-    Source,
-    Turns,
-    Way,
-    all_ways,
-    beside_cores,
-    engines,
-    host_cores,
-    processors_of,
-    serve,
-)
+from edgeplan.comparing.ways import Ran, Server, Session, Source, Turns, Way
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import EdgeplanError, ParamsError, require_known
@@ -125,9 +110,9 @@ class Bench:
         if name in self._refused:
             raise self._refused[name]
         if name not in self._servers:
-            seconds = self._planning_seconds if name == OWN else max(self._budget.left_s, 1.0)
+            seconds = self._planning_seconds if name == ways.OWN else max(self._budget.left_s, 1.0)
             try:
-                self._servers[name] = serve(name, self._source, self._device, self._processors, seconds, self._pair)
+                self._servers[name] = ways.serve(name, self._source, self._device, self._processors, seconds, self._pair)
             except EdgeplanError as error:
                 self._refused[name] = error
                 raise
@@ -156,9 +141,9 @@ class Bench:
     def _take_reference(self) -> None:
         """Keep ONNX Runtime's outputs, if it serves the model; else its row says why not."""
         try:
-            session = self.server(REFERENCE).session(len(self._processors), self._processors, 0)
+            session = self.server(ways.REFERENCE).session(len(self._processors), self._processors, 0)
             self._turns.run([session], seconds=0.0, patience=max(self._budget.left_s, 1.0), blocks=0, save=True)
-            self._reference = self.server(REFERENCE).outputs()
+            self._reference = self.server(ways.REFERENCE).outputs()
         except EdgeplanError:
             return
 
@@ -204,10 +189,11 @@ class Bench:
         cores, pair = self._processors, self._pair
         found = list[Session]()
         if way.engine:
-            places = way.places(host_cores(pair) if pair and way.beside else cores)
+            places = way.places(ways.host_cores(pair) if pair and way.beside else cores)
             found = [self.server(way.engine).session(way.threads, place, runs) for place in places]
         if pair and way.beside:
-            found.append(self.server(way.beside).session(1, cores if way.beside == SPLIT else beside_cores(pair), runs))
+            both = cores if way.beside == ways.SPLIT else ways.beside_cores(pair)
+            found.append(self.server(way.beside).session(1, both, runs))
         return found
 
     def _row(self, tried: Tried) -> Row:
@@ -346,10 +332,10 @@ def compare(
     began, budget, wanted = time.monotonic(), TimeBudget.of(budget_seconds), Preparation.given(preparation, shape, set, batch)
     if not budget_seconds >= 1:
         raise ParamsError(f"nothing runs in {budget_seconds:g} s", where="--budget-seconds", next_step="give 10 or more")
-    require_known("engine", engine, [*engines(), *SETTINGS], "--engine")
+    require_known("engine", engine, [*ways.engines(), *SETTINGS], "--engine")
     kept = read(Path(against)) if Path(against).suffix == ".json" else None
     other = Path(against) if str(against) and kept is None else None
-    names, processors = tuple(engine) or ((REFERENCE,) if other else engines()), processors_of(device)
+    names, processors = tuple(engine) or ((ways.REFERENCE,) if other else ways.engines()), ways.processors_of(device)
     two = load_pair(Path(pair) if isinstance(pair, os.PathLike) else pair) if pair else None
     held, left_out, interrupted = list[Held](), list[LeftOut](), False
     with ExitStack() as stack:
@@ -365,7 +351,7 @@ def compare(
         clock = references.time(_LOOKS).compute_us
         try:
             if other is None:
-                benches[0].measure(all_ways(names, len(processors), two))
+                benches[0].measure(ways.all_ways(names, len(processors), two))
             for number, name in enumerate(names if other else ()):
                 way = Way(name, len(processors), 1)
                 try:

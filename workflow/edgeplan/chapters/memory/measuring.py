@@ -7,45 +7,155 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from edgeplan.chapters.memory import studies
+from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.folders import RunCores
-from edgeplan.chapters.memory.frugal import frugal
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
 from edgeplan.chapters.memory.programs import ModelPrograms
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.chapters.memory.studies import (
-    BESIDE,
-    ModelBench,
-    StudiedModel,
-    ablated,
-    adapted,
-    contained,
-    halved,
-    held_run,
-    layer_needs,
-    over_idle,
-    plan_effort,
-    same_memory,
-    stream_answer,
-)
+from edgeplan.chapters.memory.studies import ModelBench, StudiedModel, held_run, over_idle, stream_answer
 from edgeplan.chapters.memory.turns import CHUNK, busy, in_turns, slowed
 from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
+from edgeplan.engines.program import OverTimeError
 from edgeplan.errors import EdgeplanError, InfeasibleError
+from edgeplan.graph.model_file import model_files
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.memory_group import NoGroupError
+from edgeplan.measurement.process.page_cache import FixedReadAheadError, evict, read_ahead_kb, reading_ahead
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import run_apart
 from edgeplan.runtime.streaming.schedules import BF16
 from edgeplan.support.store import Protocol
 from edgeplan.support.tensors import relative_error
 from edgeplan.support.workers import ColdRunError
+
+#: Our plans, among the settings.
+OWN = "edgeplan"
+KILLED = "killed: out of memory"
+_KINDS = ("anonymous", "file")
+_MAPPED_SHARE = 0.5  # of the model's bytes that are pages of files where its weights are mapped
+#: Runs a setting held to a limit over idle, or free.
+_Runner = Callable[[int | None], dict[str, Any]]
+
+
+def _stock_runner(subject: StudiedModel, setting: str) -> _Runner:
+    """Return what runs an engine's setting, weights evicted before each run."""
+    folder, settings = subject.work / f"frugal-{setting}", subject.settings
+    folder.mkdir(exist_ok=True)
+    inputs, seconds = stock.inputs_of(subject.model), settings.frugal_seconds
+    artefact = stock.prepared(setting, subject.model, inputs, folder, settings.threads)
+
+    def run(limit: int | None) -> dict[str, Any]:
+        evict(artefact.files)
+        try:
+            found = stock.run_stock(
+                setting, artefact, inputs, subject.cores.compute, settings.runs, patience_seconds=seconds, budget=limit
+            )
+        except stock.OutOfMemoryError:
+            return {"reason": KILLED, "failures": 1}
+        except OverTimeError:
+            return {"reason": f"stopped: over {seconds:g} s an inference", "failures": 0}
+        times = _times(found.run_ms, found.major_faults)
+        if limit is not None:
+            return {"failures": found.failures} | times
+        return over_idle(found.peak, found.idle, _KINDS) | {"peak": found.peak_over_idle, "idle": found.idle.rss} | times
+
+    return run
+
+
+def _own_runner(subject: StudiedModel, planner: Planner, limits: Sequence[int]) -> _Runner:
+    """Return what runs our plan for a limit; free, the one for the least limit that there is a plan for."""
+    plans: dict[int, MemoryPlanned] = {}
+    reasons: dict[int, str] = {}
+    for limit in limits:
+        try:
+            plans[limit] = planner.write(limit, Mode.back_to_back, subject.work / f"plan-frugal-{limit}")
+        except InfeasibleError as error:
+            reasons[limit] = error.what
+
+    def run(limit: int | None) -> dict[str, Any]:
+        if limit in reasons or (limit is None and not plans):
+            return {"reason": reasons[limit] if limit else next(iter(reasons.values()), "there is no limit")}
+        made = plans[min(plans) if limit is None else limit]
+        if limit is None:
+            settings = planner.programs.settings(subject.settings.runs)
+            free = run_apart(made.folder, [made.document.model_dump()], settings)
+            times = _times(free.phases[0].run_ms, free.major_faults)
+            over = over_idle(free.phases[0].memory, free.idle, _KINDS)
+            return over | {"peak": free.peak_over_idle, "idle": free.idle.rss} | times
+        held = held_run(subject, planner, made, limit)
+        if held.code == -signal.SIGKILL:
+            return {"reason": KILLED, "failures": max(held.failures, 1)}
+        inside = stream_answer(made, held)
+        return {"failures": held.failures} | _times(inside.phases[0].run_ms, inside.major_faults)
+
+    return run
+
+
+def frugal(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
+    """Run a model by every setting that people would pick for little memory, free and held to every limit, beside our plans.
+
+    An engine whose weights are pages of a file lives under any limit, since the system drops pages and reads them again; how
+    slow it is then depends on how much is read ahead of a page. So each is run by the system's own number, which is told, and
+    by a small one. What takes longer for an inference than it may is stopped, and what the system kills is told as killed.
+    """
+    settings = subject.settings
+    limits, files = [int(mib * MIB) for mib in settings.frugal_mib], model_files(subject.model)
+    runners: dict[str, _Runner] = {}
+    mapped: list[str] = []
+    for setting in settings.frugal_settings:
+        try:
+            runners[setting] = _own_runner(subject, planner, limits) if setting == OWN else _stock_runner(subject, setting)
+        except ColdRunError as error:
+            yield _row(setting, None, read_ahead_kb(subject.work)) | {"reason": error.reason}
+    for setting, runner in runners.items():
+        free = _row(setting, None, read_ahead_kb(subject.work)) | _run(runner, None)
+        if setting == OWN or free.get("file", 0) >= _MAPPED_SHARE * sum(path.stat().st_size for path in files):
+            mapped.append(setting)
+        yield free
+        for limit in limits:
+            yield _row(setting, limit, read_ahead_kb(subject.work)) | _run(runner, limit)
+    if not settings.frugal_read_ahead_kb:
+        return
+    for setting in mapped:
+        for limit in limits:
+            yield _row(setting, limit, settings.frugal_read_ahead_kb) | _run(
+                runners[setting], limit, settings.frugal_read_ahead_kb, subject.work
+            )
+
+
+def _row(setting: str, limit: int | None, kilobytes: int | None) -> dict[str, Any]:
+    budget = math.nan if limit is None else limit
+    return {"case": "frugal", "setting": setting, "budget": budget, "read_ahead": kilobytes}
+
+
+def _run(runner: _Runner, limit: int | None, kilobytes: int = 0, disk: Path | None = None) -> dict[str, Any]:
+    """Run a setting, or say why it did not run."""
+    try:
+        with reading_ahead(disk, kilobytes) if disk else nullcontext():
+            return runner(limit)
+    except ColdRunError as error:
+        return {"reason": error.reason}
+    except (NoGroupError, FixedReadAheadError, TimeoutError) as error:
+        return {"reason": str(error).splitlines()[0]}
+
+
+def _times(run_ms: Sequence[float], major_faults: int) -> dict[str, Any]:
+    """Times of inferences but for the first one."""
+    return {
+        "first_ms": run_ms[0], "median_ms": statistics.median(run_ms[1:]), "least_ms": min(run_ms[1:]),
+        "pairs": len(run_ms) - 1, "major_faults": major_faults,
+    }  # fmt: skip
+
 
 #: Since 2 a stock engine is started by a file that imports it alone.
 _STOCK = Protocol("memory-stock/2")
@@ -224,18 +334,18 @@ def _for_least(bench: ModelBench, rows: Callable[[StudiedModel, Planner, MemoryP
 
 def _ablated(bench: ModelBench) -> Iterator[Row]:
     with suppress(InfeasibleError):
-        yield from ablated(bench.subject, bench.planner, bench.plan(bench.budget(bench.subject.settings.ablated_share)))
+        yield from studies.ablated(bench.subject, bench.planner, bench.plan(bench.budget(bench.subject.settings.ablated_share)))
 
 
 def _adapted(bench: ModelBench) -> Iterator[Row]:
     if made := bench.plans():
-        yield from adapted(bench.subject, bench.planner, [made[share] for share in sorted(made)])
+        yield from studies.adapted(bench.subject, bench.planner, [made[share] for share in sorted(made)])
 
 
 def _contained(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
     """Plans for total budgets, held from the start of their process on; nothing where the first setting did not run."""
     if bench.default:
-        yield from contained(bench.planner, bench.subject.work, bench.default, share)
+        yield from studies.contained(bench.planner, bench.subject.work, bench.default, share)
 
 
 def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
@@ -262,9 +372,9 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     how = {name: getattr(s, name) for name in ("frugal_settings", "frugal_mib", "frugal_seconds", "frugal_read_ahead_kb")}
     runs, when = len(s.frugal_settings) * (1 + 2 * len(s.frugal_mib)), model in s.frugal_models
     add("frugal", lambda b: frugal(b.subject, b.planner), (4.0 * runs, 3 * runs), when=when, **how, by=_STOCK.name)
-    beside = (default, *(name for name in BESIDE if name in s.settings))
-    add("same", partial(same_memory, beside=beside), (15, 6 * s.runs), bars=False, beside=beside)
-    add("layers", lambda bench: layer_needs(bench.planner), (1, 0), bars=False)
+    beside = (default, *(name for name in studies.BESIDE if name in s.settings))
+    add("same", partial(studies.same_memory, beside=beside), (15, 6 * s.runs), bars=False, beside=beside)
+    add("layers", lambda bench: studies.layer_needs(bench.planner), (1, 0), bars=False)
     share = s.ablated_share
     add("ablated", _ablated, (8, 6 * s.runs), when=share, bars=False, default=default, share=share)
     needs, when = (3, len(s.shares) * s.adapted_runs), model == s.adapted_model
@@ -273,8 +383,8 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     add("contained", partial(_contained, share=share), (60, 120), when=share, default=default, share=share)
     needs, when = (40, 2 * len(s.halved_shares) * s.halved_pairs * s.runs), model == s.halved_model
     how = {"default": default, "shares": s.halved_shares, "pairs": s.halved_pairs}
-    add(BF16, lambda b: halved(b.subject, b.default), needs, when=when, **how)
-    effort, when = (lambda b: iter([plan_effort(b.subject, b.planner)])), model in s.offline_mb
+    add(BF16, lambda b: studies.halved(b.subject, b.default), needs, when=when, **how)
+    effort, when = (lambda b: iter([studies.plan_effort(b.subject, b.planner)])), model in s.offline_mb
     add("offline", effort, (15, 10), when=when, bars=False, budget=s.offline_mb.get(model))
     how = {"threads": s.second_threads, "shares": s.second_shares}
     add("second", _second, (20, 4 * CHUNK), when=s.second_shares, bars=False, **plans, **how)

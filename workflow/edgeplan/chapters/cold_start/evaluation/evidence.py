@@ -31,20 +31,8 @@ TABLE2_CONV = "conv_3x3_64_192"
 #: Columns beyond those of a frame's own schema; a missing file or column is an error.
 FRAMES: Mapping[str, tuple[str, ...]] = {
     "runs": (
-        *(
-            "model",
-            "setting",
-            "plan",
-            "threads",
-            "state",
-            "repeat",
-            "cold_ms",
-            "warm_min_ms",
-            "output_error",
-            "stock",
-            "reason",
-        ),
-        *("slowness", "interference", "load_percent", "load_core"),
+        *("model", "setting", "plan", "threads", "state", "repeat", "cold_ms", "warm_min_ms", "output_error"),
+        *("stock", "reason", "slowness", "interference", "load_percent", "load_core"),
     ),
     "bandwidth": ("model", "mb_per_s"),
     "profiles": ("model", "layout", "step", "implementation", "source"),

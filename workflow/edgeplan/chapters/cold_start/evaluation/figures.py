@@ -10,15 +10,6 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation import tables
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OWN, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables import (
-    STAGES,
-    figure_06,
-    figure_09,
-    figure_14,
-    mode_over_without,
-    shown_models,
-    title,
-)
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, registry
 from edgeplan.reporting.drawing import (
     HATCHES,
@@ -56,7 +47,7 @@ def speed(e: ColdEvidence) -> Any:
             at = np.arange(len(part)) - _BAR / 2 + (i + 0.5) * width
             place, variant = setting_place(column)
             heights = part[column] / part[f"{OWN}_ms"]
-            name = title(column.removesuffix("_ms"))
+            name = tables.title(column.removesuffix("_ms"))
             axis.bar(at, heights, width, color=PALETTE[place], hatch=HATCHES[variant], edgecolor=PAPER, linewidth=0, label=name)
         axis.plot(
             np.arange(len(part)), part["bound_ms"] / part[f"{OWN}_ms"], "_", color=INK, markersize=16, label="lower bound"
@@ -90,8 +81,8 @@ def cold_over_warm(e: ColdEvidence) -> Any:
 
 def stages(e: ColdEvidence) -> Any:
     """Draw stages by plan and core count (Figure 6)."""
-    frame = figure_06(e)
-    names = [c for c in (f"{s}_ms" for s in ("memory allocation", *STAGES)) if c in frame.columns]
+    frame = tables.figure_06(e)
+    names = [c for c in (f"{s}_ms" for s in ("memory allocation", *tables.STAGES)) if c in frame.columns]
     figure, (axis,) = canvas(8.0, 4.2)
     width, colour = _BAR / len(frame), colours(frame["plan"], PLANS)
     for i, row in enumerate(frame.to_dict("records")):
@@ -107,7 +98,7 @@ def stages(e: ColdEvidence) -> Any:
 
 def cores(e: ColdEvidence) -> Any:
     """Draw cold latency by core count (Figure 9)."""
-    frame = figure_09(e)
+    frame = tables.figure_09(e)
     frame = frame[frame["page_cache"] == CACHED] if (frame["page_cache"] == CACHED).any() else frame
     models = list(dict.fromkeys(frame["model"]))
     counts = sorted(set(frame["cores"]), key=lambda text: ("+" in text, text))
@@ -164,13 +155,13 @@ def ablation(e: ColdEvidence) -> Any:
 
 def continuous(e: ColdEvidence) -> Any:
     """Draw the first inferences of a process (Figure 14), and by model what the mode takes over the same plan without it."""
-    frame = figure_14(e)
-    models = shown_models(e)
+    frame = tables.figure_14(e)
+    models = tables.shown_models(e)
     frame = frame[frame["model"].isin(models)]
     columns = [c for c in frame.columns if c.startswith("inference_")]
     styles = _styles(frame["setting"])
     try:
-        over = mode_over_without(e)
+        over = tables.mode_over_without(e)
     except NotMeasuredError:
         over = pd.DataFrame()
     figure, axes = canvas(4.8 * (len(models) + 1), 6.2, len(models) + (0 if over.empty else 1))

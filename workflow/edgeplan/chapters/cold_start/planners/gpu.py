@@ -104,11 +104,6 @@ class GpuOutcome:
     at_once: bool = False
 
 
-def _optimal(costs: GpuCosts, search: Search) -> GpuOutcome:
-    """Choose kernels, sources and threads together."""
-    return _pipelined(costs, search)
-
-
 def _warm(costs: GpuCosts, search: Search) -> GpuOutcome:
     """Take the kernels that are fastest in later inferences, and plan the rest."""
     fastest = []
@@ -116,32 +111,6 @@ def _warm(costs: GpuCosts, search: Search) -> GpuOutcome:
         best = min(step, key=lambda one: (one.warm_ms, one.kernel)).kernel
         fastest.append(tuple(one for one in step if one.kernel == best))
     return _pipelined(replace(costs, steps=tuple(fastest)), search)
-
-
-def _kernels(costs: GpuCosts, search: Search) -> GpuOutcome:
-    """Choose kernels alone (K): nothing is kept, everything in sequence."""
-    del search
-    raw = [tuple(one for one in step if not one.cached or not one.kept_bytes) for step in costs.steps]
-    return _in_sequence(costs, raw, compiled=True)
-
-
-def _kept(costs: GpuCosts, search: Search) -> GpuOutcome:
-    """Choose kernels, and keep packed weights and machine code where that is faster (K+C): everything in sequence."""
-    del search
-    return _in_sequence(costs, costs.steps, compiled=False)
-
-
-def _stock(costs: GpuCosts, search: Search) -> GpuOutcome:
-    """Take the dispatcher's own kernels, keep nothing, and do everything in sequence, as engines do."""
-    del search
-    return _in_sequence(costs, [step[:1] for step in costs.steps], compiled=True)
-
-
-OPTIMAL, WARM, KERNELS, KEPT, STOCK = "optimal", "warm", "K", "K+C", "default"
-#: Plans of the paper's ablation (Figure 13) are `default`, `K`, `K+C` and `optimal`.
-GPU_PLANNERS: Mapping[str, Callable[[GpuCosts, Search], GpuOutcome]] = MappingProxyType(
-    {OPTIMAL: _optimal, WARM: _warm, KERNELS: _kernels, KEPT: _kept, STOCK: _stock}
-)
 
 
 def _in_sequence(costs: GpuCosts, steps: Sequence[Sequence[GpuCandidate]], *, compiled: bool) -> GpuOutcome:
@@ -227,3 +196,20 @@ def _cost_arrays(steps: Sequence[Sequence[GpuCandidate]], threads: int) -> CostA
     whole = float(np.where(np.isfinite(prepare), prepare + execute, 0.0).max(axis=1).sum())
     never = np.where(np.isfinite(prepare), _NEVER * whole + 1.0, np.inf)
     return CostArrays(never, prepare, execute, None, prepare, execute, threads, main_prepares=False)
+
+
+OPTIMAL, WARM, KERNELS, KEPT, STOCK = "optimal", "warm", "K", "K+C", "default"
+#: Plans of the paper's ablation (Figure 13) are `default`, `K`, `K+C` and `optimal`. The first three do everything in sequence:
+#: with the dispatcher's own kernels and nothing kept, as engines do; with kernels that are chosen, and nothing kept; and with
+#: packed weights and machine code kept where that is faster.
+GPU_PLANNERS: Mapping[str, Callable[[GpuCosts, Search], GpuOutcome]] = MappingProxyType(
+    {
+        OPTIMAL: _pipelined,
+        WARM: _warm,
+        KERNELS: lambda costs, _: _in_sequence(
+            costs, [tuple(one for one in step if not one.cached or not one.kept_bytes) for step in costs.steps], compiled=True
+        ),
+        KEPT: lambda costs, _: _in_sequence(costs, costs.steps, compiled=False),
+        STOCK: lambda costs, _: _in_sequence(costs, [step[:1] for step in costs.steps], compiled=True),
+    }
+)

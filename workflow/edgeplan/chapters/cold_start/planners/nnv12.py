@@ -24,28 +24,19 @@ As written, except where the text is ambiguous or would not end:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, cost_arrays, makespan_ms, makespans_ms
+from edgeplan.planning.optimal import Outcome
 from edgeplan.planning.profile import Profile
 
 Combination = tuple[int, ...]
 _EPSILON_MS = 0.05  # loads that differ by less count as balanced
 
 
-@dataclass(frozen=True, slots=True)
-class Heuristic:
-    """Holds the schedule of Algorithm 1, its predicted makespan, and how many combinations were tried, and how."""
-
-    schedule: KernelSchedule
-    makespan_ms: float
-    note: str
-
-
-def nnv12(profile: Profile, *, exhaustive: int = 2**12) -> Heuristic:
+def nnv12(profile: Profile, *, exhaustive: int = 2**12) -> Outcome:
     """Plan a cold start by Algorithm 1 from a filtered profile (line 1); up to `exhaustive` combinations are all tried."""
     state = _State(cost_arrays(profile))
     counts = [len(layer.candidates) for layer in profile.layers]
@@ -58,7 +49,7 @@ def nnv12(profile: Profile, *, exhaustive: int = 2**12) -> Heuristic:
         _descend(state, counts)
         how = f"coordinate descent, {state.visited} of 10^{math.log10(total):.0f} combinations"
     schedule, _ = state.best  # 22
-    return Heuristic(schedule, makespan_ms(state.costs, schedule), how)
+    return Outcome(profile, schedule, profile.start_ms + makespan_ms(state.costs, schedule), how)
 
 
 class _State:

@@ -76,12 +76,6 @@ def _from_one_file(profile: Profile) -> Profile:
     return pareto(narrowed(profile, kept), disk=True)
 
 
-def _nnv12(profile: Profile, _: Options) -> Outcome:
-    filtered = pareto(profile)
-    found = nnv12(filtered)
-    return Outcome(filtered, found.schedule, profile.start_ms + found.makespan_ms, found.note)
-
-
 def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Outcome:
     """Plan one step after the other, with the candidates that take the least in sum if no others are given."""
     costs = cost_arrays(profile)
@@ -112,7 +106,7 @@ EVICTED = "evicted"
 PLANNERS: dict[str, Planner] = {
     "optimal": _optimal,
     EVICTED: _evicted,
-    "nnv12": _nnv12,
+    "nnv12": lambda profile, _: nnv12(pareto(profile)),
     "warm": _warm,
     "K": lambda profile, _: _in_sequence(_uncached(profile)),
     "K+C": lambda profile, _: _in_sequence(profile),
