@@ -16,12 +16,11 @@ from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
-from depth import FEW, PROFILE, some
+from depth import FEW, PROFILE
 from edgeplan.cli import main
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
@@ -35,19 +34,15 @@ from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.program import build_program, default_program, step_candidates
+from edgeplan.runtime.program import default_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.machine import fingerprint
 
 settings.register_profile("few", derandomize=True, max_examples=FEW)
 settings.register_profile("many", derandomize=True)
 settings.load_profile(PROFILE)
 Array = npt.NDArray[np.float32]
-#: Checks a graph under so many of the candidates; returns how many programs it ran.
-Check = Callable[..., int]
 
 
 #: The lane of a test whose file names none as `LANE`; what computes with oneDNN or OpenCL is of `numerics` instead.
@@ -159,44 +154,6 @@ def dnnl() -> Dnnl:
         return Dnnl()
     except DeviceError as error:
         pytest.skip(error.what)
-
-
-def reference(model: Path, graph: Graph) -> Mapping[str, Array]:
-    """Outputs of ONNX Runtime, operator by operator."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    return dict(zip(graph.outputs, session.run(list(graph.outputs), random_inputs(graph)), strict=True))
-
-
-@pytest.fixture
-def agrees(dnnl: Dnnl, tmp_path: Path, request: pytest.FixtureRequest) -> Check:
-    """Runs a graph with the k-th candidate of every step, for all k, and compares with ONNX Runtime.
-
-    By day each test takes one home layout, which depends on its name.
-    """
-
-    def check(graph: Graph, most: int | None = None) -> int:
-        dnnl.set_threads(1)
-        path = save_onnx(graph, tmp_path / "model.onnx")
-        wanted = reference(path, graph)
-        lowered = lower(graph)
-        weights = locate_weights(path, lowered)
-        ran = 0
-        for home in some(HOMES, request.node.name):
-            offered = step_candidates(dnnl, lowered, home)
-            for k in range(max(map(len, offered)))[:most]:
-                choices = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
-                program = build_program(dnnl, lowered, home, choices, weights)
-                found = SequentialSession(dnnl, program, tmp_path).run(random_inputs(graph))
-                ran += 1
-                for name, value in wanted.items():
-                    error = np.abs(found[name] - value).max() / np.abs(value).max()
-                    assert error <= 1e-4, f"{name} is off by {error} under {home}: {[c.name for c in choices]}"
-        return ran
-
-    return check
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from workspace import COLD_DEVICE, DEVICE, ROOT, Workspace, add_toy_chapter, make_workspace
+from workspace import COLD_DEVICE, DEVICE, Workspace, add_toy_chapter, make_workspace
 
 from depth import by_day
 from edgeplan.chapters.registry import STAGES
@@ -58,17 +58,6 @@ def test_nothing_is_measured_after_the_rows(tmp_path: Path) -> None:
     workspace.run("dvc", "repro")
     assert _rows(workspace) == before
     assert (workspace.folder / "results/report.html").is_file()
-
-
-@pytest.mark.slow
-def test_one_graph_builds_every_stage_once_for_one_device(tmp_path: Path) -> None:
-    workspace = make_workspace(tmp_path)
-    planned = re.findall(r"^rule (\w+):$", workspace.run("snakemake", "-n", "--quiet", "host"), re.MULTILINE)
-    stages = set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]) - {
-        "check",  # which is made while the graph is read
-        "unseen",  # which is for what is named, and nothing is
-    }
-    assert sorted(planned) == sorted({*stages, "all"})
 
 
 def _without_dvc(folder: Path, workspace: Workspace) -> Workspace:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
+from model_file_runs import onnxruntime_outputs
 
 from edgeplan.engines.description import UnsupportedError, named_object
 from edgeplan.engines.ncnn import cold as ncnn_cold
@@ -138,11 +138,6 @@ def _model(block: Block, folder: Path) -> Path:
     return save_onnx(b.build(block(b, b.input)), folder / "block.onnx")
 
 
-def _expected(model: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    found: list[np.ndarray] = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(None, dict(inputs))
-    return found
-
-
 def _computed(engine: str, block: Block, folder: Path) -> float:
     """How far outputs of a block by an engine are from ONNX Runtime's."""
     model, inputs = _model(block, folder), random_inputs({"input": SHAPE}, 3)
@@ -153,7 +148,7 @@ def _computed(engine: str, block: Block, folder: Path) -> float:
         program.go()
         assert len(list(program.run(1))) == 1  # nothing of a run may reach the next, such as the states of an LSTM
         assert sorted(made.iterdir()) == sorted(artefact.files)
-        return relative_error(program.outputs(), _expected(model, inputs))
+        return relative_error(program.outputs(), onnxruntime_outputs(model, inputs))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +188,7 @@ def test_joining_directions_as_pytorch_does_keeps_the_results(tmp_path: Path) ->
     shapes = [i for i in onnx.load(joined).graph.initializer if onnx.numpy_helper.to_array(i).tolist() == [0, 0, -1]]
     assert len(shapes) == 2
     inputs = random_inputs({"input": SHAPE}, 3)
-    assert relative_error(_expected(joined, inputs), _expected(model, inputs)) == 0
+    assert relative_error(onnxruntime_outputs(joined, inputs), onnxruntime_outputs(model, inputs)) == 0
 
 
 def test_a_model_without_lstms_is_not_copied(tmp_path: Path) -> None:
@@ -236,7 +231,7 @@ def test_a_batch_is_refused(tmp_path: Path) -> None:
 def test_vulkan_computes_the_same_in_a_fresh_process_or_says_what_is_missing(setting: str, tmp_path: Path) -> None:
     """On any Vulkan device that is here, Mesa's on the processor among them."""
     model, inputs = _model(NCNN_BLOCKS["classifier"], tmp_path), random_inputs({"input": SHAPE}, 3)
-    np.savez(tmp_path / "expected.npz", *_expected(model, inputs))
+    np.savez(tmp_path / "expected.npz", *onnxruntime_outputs(model, inputs))
     shapes, folder = {"input": SHAPE}, tmp_path / "made"
     folder.mkdir()
     made = prepare_offline(PrepareJob(setting=setting, threads=1, model=model, inputs=shapes, folder=folder))

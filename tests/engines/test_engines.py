@@ -6,8 +6,8 @@ Engines that run graphs of ours tell their nodes, and run copies of each as they
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,10 +122,13 @@ def test_a_graph_is_loaded_from_any_file_once_its_nodes_are_told(counting: Engin
 def _counted(session: ProfiledSession, runs: int = 3) -> Measurement:
     for _ in range(runs):
         session.run()
-    nodes, times = session.profile([(0, runs)])
-    ones = np.ones(1)
-    nominal, exponents = ReferenceTimes(1, 1), ReferenceExponents(compute=1, bandwidth=1)
-    return Measurement("copies", 0, 1000 * ones, 1000 * ones, ones, ones, ones, nodes, times, nominal, exponents)
+    return _measured(1000, *session.profile([(0, runs)]))
+
+
+def _measured(us: float, nodes: Any = (), times: Any = None) -> Measurement:
+    ones, nominal, exponents = np.ones(1), ReferenceTimes(1, 1), ReferenceExponents(compute=1, bandwidth=1)
+    of_nodes = np.zeros((1, 0)) if times is None else times
+    return Measurement("copies", 0, us * ones, us * ones, ones, ones, ones, tuple(nodes), of_nodes, nominal, exponents)
 
 
 def test_copies_are_executed_as_the_kernel_is_in_its_model(counting: Engine) -> None:
@@ -165,11 +168,8 @@ def test_a_black_box_gives_its_kernel_all_the_time(counting: Engine) -> None:
     config = node_config(_blocks(), ["conv_0"])
     with counting.load_copies(config, 4) as session:
         session.run()
-    ones = np.ones(1)
-    nominal, exponents = ReferenceTimes(1, 1), ReferenceExponents(compute=1, bandwidth=1)
-    nothing = Measurement("c", 0, 900 * ones, 900 * ones, ones, ones, ones, (), np.zeros((1, 0)), nominal, exponents)
-    assert labels_us(config, nothing, 100, 4) == {config: 200}
-    assert label_us(config, replace(nothing, median_us=0 * ones), 100, 4) == (config, 0)
+    assert labels_us(config, _measured(900), 100, 4) == {config: 200}
+    assert label_us(config, _measured(0), 100, 4) == (config, 0)
 
 
 def test_without_its_device_the_rules_tell_what_an_engine_runs() -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 from hypothesis import strategies as st
+from model_file_runs import each_way, onnxruntime_outputs, write
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -19,9 +19,6 @@ from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.steps import INT8_KINDS, Lowered
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
-from edgeplan.runtime.program import build_program, step_candidates
-from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.weights import locate_weights
 
 Array = npt.NDArray[Any]
 TYPES = ("uint8", "int8")
@@ -92,17 +89,10 @@ def computed(
     dnnl: Dnnl, model: onnx.ModelProto, inputs: dict[str, Array], folder: Path, homes: Sequence[str] = HOMES
 ) -> Iterator[tuple[Lowered, list[Array], str]]:
     """Run a model by each kernel that is offered under each layout; the steps, the outputs, and what ran them."""
-    onnx.save(model, folder / "given.onnx")
-    path = prepare_file(folder / "given.onnx", Preparation(), folder / "ready.onnx")
+    path = prepare_file(write(model, folder / "given.onnx"), Preparation(), folder / "ready.onnx")
     graph, lowered = read_model(path)
-    weights = locate_weights(path, lowered)
-    dnnl.set_threads(1)
-    for home in homes:
-        offered = step_candidates(dnnl, lowered, home)
-        for k in range(max(map(len, offered))):
-            choices = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
-            found = SequentialSession(dnnl, build_program(dnnl, lowered, home, choices, weights), folder).run(inputs)
-            yield lowered, [found[name] for name in graph.outputs], f"{home}: {', '.join(one.name for one in choices)}"
+    for how, found in each_way(dnnl, path, inputs, homes, None):
+        yield lowered, [found[name] for name in graph.outputs], how
 
 
 def in_bytes(lowered: Lowered) -> bool:
@@ -270,11 +260,7 @@ class _Network(Drawing):
 
     def run(self, *outputs: str) -> list[Array]:
         """Outputs of ONNX Runtime, without optimisations."""
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level, options.intra_op_num_threads = 3, 1
-        session = ort.InferenceSession(self.model(*outputs).SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return [np.asarray(value) for value in session.run(None, self.inputs)]
+        return onnxruntime_outputs(self.model(*outputs), self.inputs)
 
 
 def network(seed: int) -> tuple[onnx.ModelProto, dict[str, Array], list[Array], list[float]]:

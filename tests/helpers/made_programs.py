@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,12 +86,6 @@ class FakeOnednn:
     def rule(self, function: str, nth: int = 0, *, status: int = 0, delay_us: int = 0) -> None:
         """The nth call of a function from now on (0: each) takes so much longer, and fails where there is a status."""
         self._library.fake_rule(f"dnnl_{function}".encode(), nth, status, delay_us)
-
-    def another(self, path: Path, minor: int = 99, commit: str = "fake", isa: int = 0x7) -> FakeOnednn:
-        """A copy that tells of another version, commit or instruction set."""
-        found = FakeOnednn(Path(shutil.copy(self.path, path)))
-        found._library.fake_identity(minor, commit.encode(), isa)
-        return found
 
     def live(self) -> dict[str, int]:
         """Objects that were made and not freed, by kind; the engine stays."""

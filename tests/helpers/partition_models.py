@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from model_file_runs import made, node, values
 
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.graph.builder import GraphBuilder
@@ -48,16 +48,23 @@ def images(batch: int = 1) -> Graph:
 
 def products_with_itself() -> Exported:
     """Products that read one tensor twice, as it is and transposed."""
+    nodes = [node("Transpose", "x", "t", perm=[0, 2, 1]), node("MatMul", "x t", "0"), node("MatMul", "0 0")]
+    return Exported(made(nodes, {"x": (2, 24, 40)}), {})
+
+
+def factors() -> Exported:
+    """A convolution with a factor and a summand behind it, and linear layers of stored and of transposed weights."""
     nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
-        helper.make_node("MatMul", ["x", "t"], ["y"]),
-        helper.make_node("MatMul", ["y", "y"], ["z"]),
-    ]
-    (x, z) = (
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in (("x", [2, 24, 40]), ("z", [2, 24, 24]))
-    )
-    opset = [helper.make_opsetid("", 17)]
-    return Exported(helper.make_model(helper.make_graph(nodes, "itself", [x], [z]), opset_imports=opset, ir_version=9), {})
+        node("Conv", "x kernel", "0", pads=[1, 1, 1, 1]), node("Mul", "0 factor", "1"), node("Add", "1 summand", "2"),
+        node("GlobalAveragePool", "2", "3"), node("Flatten", "3", "4"), node("MatMul", "4 stored", "5"),
+        node("Gemm", "5 transposed bias", transB=1),
+    ]  # fmt: skip
+    shapes = {
+        "kernel": (40, 16, 3, 3), "factor": (1, 40, 1, 1), "summand": (40, 1, 1), "stored": (40, 48), "transposed": (56, 48),
+        "bias": (1, 56),
+    }  # fmt: skip
+    constants = {name: values(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items())}
+    return Exported(made(nodes, {"x": (1, 16, 6, 6)}, constants), {})
 
 
 MODELS: Mapping[str, Callable[[], Workload]] = {
@@ -66,6 +73,7 @@ MODELS: Mapping[str, Callable[[], Workload]] = {
     "attention": partial(bert, tokens=9, layers=2, width=72, heads=3, hidden=80, vocabulary=97, batch=2),
     "attention of one": partial(bert, tokens=9, layers=1, width=72, heads=3, hidden=80, vocabulary=97),
     "with itself": products_with_itself,
+    "factors": factors,
     "recurrent": partial(recurrent_language_model, "lstm", "LSTM", batch=16, vocabulary=97, embedding=12, hidden=8),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from contextlib import nullcontext
@@ -188,20 +189,23 @@ class _Rig:
         return RoundTimes()
 
 
-class _Steady(References):
-    """References of the usual time."""
+NOMINAL = ReferenceTimes(300.0, 400.0)
 
-    def __init__(self) -> None:
-        pass
+
+class _Scripted(References):
+    """References whose times are told beforehand, again and again."""
+
+    def __init__(self, *compute_us: float, bandwidth_us: float = 400.0) -> None:
+        self._told, self._bandwidth_us = itertools.cycle(compute_us), bandwidth_us
 
     def time(self, runs: int) -> ReferenceTimes:
         del runs
-        return ReferenceTimes(300.0, 400.0)
+        return ReferenceTimes(next(self._told), self._bandwidth_us)
 
 
 def _round(watch: Interference) -> tuple[int, bool]:
     """How many rounds were run for one, and whether the last one counts as quiet."""
-    rig, clock = _Rig(), Clock(_Steady(), ReferenceTimes(300.0, 400.0), watch)
+    rig, clock = _Rig(), Clock(_Scripted(300.0), NOMINAL, watch)
     settings = ProfileSettings(on_noise="refuse", retries=2, max_waiting=1.0)
     _, scale, quiet = quiet_round(rig, Round({}, 1, frozenset()), settings, clock)  # type: ignore[arg-type]
     assert scale == 1.0
@@ -215,35 +219,28 @@ def _unstolen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgeplan.measurement.others.stolen_ms", lambda: 0.0)
 
 
-@pytest.mark.usefixtures("_unstolen")
-def test_a_profile_round_disturbed_afterwards_is_made_again() -> None:
-    assert _round(_Watch(FREE)) == (1, True)
-    assert _round(_Watch(DISTURBED, FREE)) == (2, True)
-    assert _round(_Watch(DISTURBED, DISTURBED, DISTURBED)) == (3, False)
+class _Busy(_Watch):
+    """Waits in vain."""
+
+    def wait(self, processors: object = ()) -> float:
+        del processors
+        return DISTURBED
 
 
 @pytest.mark.usefixtures("_unstolen")
-def test_a_profile_round_that_waited_in_vain_is_made_again() -> None:
-    class Busy(_Watch):
-        def wait(self, processors: object = ()) -> float:
-            del processors
-            return DISTURBED
-
-    assert _round(Busy(FREE, FREE, FREE)) == (3, False)
-
-
-NOMINAL = ReferenceTimes(300.0, 400.0)
-
-
-class _Scripted(References):
-    """References whose times are told beforehand, again and again."""
-
-    def __init__(self, *compute_us: float) -> None:
-        self._told, self._count = compute_us, 0
-
-    def time(self, runs: int) -> ReferenceTimes:
-        self._count += 1
-        return ReferenceTimes(self._told[(self._count - 1) % len(self._told)], 2 * runs)
+@pytest.mark.parametrize(
+    ("watch", "rounds", "quiet"),
+    [
+        (_Watch(FREE), 1, True),
+        (_Watch(DISTURBED, FREE), 2, True),
+        (_Watch(DISTURBED, DISTURBED, DISTURBED), 3, False),
+        (_Busy(FREE, FREE, FREE), 3, False),
+    ],
+)
+def test_a_profile_round_that_was_disturbed_or_waited_in_vain_is_made_again(
+    watch: Interference, rounds: int, quiet: bool
+) -> None:
+    assert _round(watch) == (rounds, quiet)
 
 
 def test_slowness_is_one_at_nominal_speed_and_takes_the_lesser_of_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +255,7 @@ def test_slowness_is_one_at_nominal_speed_and_takes_the_lesser_of_the_looks(monk
 
 def test_references_calibrated_are_typical_pairs_of_looks() -> None:
     # pairs (100, 400), (300, 350), (320, 300): their least are 100, 300, 300
-    assert calibrate(_Scripted(100.0, 400.0, 300.0, 350.0, 320.0, 300.0), 3, 0.05) == ReferenceTimes(300.0, 6)
+    assert calibrate(_Scripted(100.0, 400.0, 300.0, 350.0, 320.0, 300.0), 3, 0.05) == NOMINAL
 
 
 def test_least_is_of_each_reference() -> None:

@@ -19,7 +19,6 @@ from plan_folders import wait_while
 from pydantic import ValidationError
 
 from edgeplan.engines import base
-from edgeplan.engines.cold import Artefact
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process import prepare_machine as settling
@@ -42,27 +41,16 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_a_job_survives_its_journey_as_json() -> None:
-    job = RunJob.model_validate(GOOD)
-    assert RunJob.model_validate_json(job.model_dump_json()) == job
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("threads", 0),
-        ("threads", "many"),
         ("cpus", [0, 0]),
         ("cpus", [-1]),
         ("inputs", {}),
         ("inputs", {"input": [1, 0, 8, 8]}),
-        ("inputs", {"": [1]}),
         ("state", "lukewarm"),
-        ("warm_runs", -1),
-        ("seed", -1),
-        ("setting", ""),
         ("format_version", 2),
-        ("kind", "prepare"),
         ("colour", "red"),
         ("artefact", {"main": "m.onnx", "files": []}),
         ("artefact", {"main": "m.onnx", "files": ["other.bin"]}),
@@ -77,11 +65,6 @@ def test_results_keep_infinity_through_json() -> None:
     result = RunResult(cold_ms=1.0, output_error=math.inf)
     assert RunResult.model_validate_json(result.model_dump_json()) == result
     assert RunResult.model_validate(json.loads(result.model_dump_json())) == result
-
-
-def test_main_must_be_among_what_is_evicted() -> None:
-    with pytest.raises(ValidationError, match="would not be evicted"):
-        Artefact(main=Path("a"), files=(Path("b"),))
 
 
 def test_inputs_are_those_of_the_engines() -> None:
@@ -297,9 +280,6 @@ def test_the_number_is_changed_for_the_block_alone(disk: Path, tmp_path: Path) -
     with reading_ahead(tmp_path, 128):
         assert read_ahead_kb(tmp_path) == 128
     assert disk.read_text() == "8192"
-
-
-def test_an_error_in_the_block_puts_it_back(disk: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="meanwhile"), reading_ahead(tmp_path, 128):
         raise ValueError("meanwhile")
     assert disk.read_text() == "8192"

@@ -84,15 +84,6 @@ def test_random_orders_go_below_the_greedy_ones_to_the_bound(seed: int) -> None:
     assert found.height == least(problem).height  # seeded
 
 
-def test_a_bound_that_cannot_be_reached_is_not_proven() -> None:
-    # Loads of 4 at most; but b and d of size 2 stand in the way of c, whatever the order.
-    problem = buffers([0, 0, 2, 4, 4, 6], [4, 2, 6, 8, 6, 8], [1, 3, 2, 1, 1, 3])
-    assert max_live(problem) == 4
-    found = least(problem)
-    assert found.height == _least_by_trying(problem)
-    assert found.proven == (found.height == 4)
-
-
 @pytest.mark.parametrize("lowers", [(0, 1), (0, 0)])
 def test_alignments_without_a_common_multiple_of_64_bits_are_laid_out(lowers: tuple[int, int]) -> None:
     problem = buffers(lowers, (2, 3), (5, 5), (2199023255551, 2199023255550))

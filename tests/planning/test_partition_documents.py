@@ -133,16 +133,6 @@ def test_operators_may_stand_in_any_order() -> None:
 
 
 @pytest.mark.long
-def test_ten_thousand_operators_in_a_row_are_planned() -> None:
-    costs = chain(10_000, 1).costs(error=0.03)
-    started = time.process_time()
-    made = plan(costs)
-    assert made.optimal
-    assert made.makespan_ms < made.better_single_ms
-    assert time.process_time() - started < _PLENTY_S
-
-
-@pytest.mark.long
 def test_ten_thousand_operators_whose_outputs_must_be_moved_are_planned() -> None:
     document = chain(10_000, 3).document(mb_per_ms=5.0)
     for k, entry in enumerate(document["operators"][9:], 9):

@@ -53,7 +53,6 @@ static int isa = 0x7;
 /* For tests. */
 int fake_live(int kind) { return __atomic_load_n(&live[kind], __ATOMIC_ACQUIRE); }
 int fake_misuses(void) { return misuses; }
-void fake_identity(int minor, const char* hash, int bits) { version.minor = minor, version.hash = strdup(hash), isa = bits; }
 int fake_events(void) { return events_noted < MOST_EVENTS ? events_noted : MOST_EVENTS; }
 const Event* fake_event(int number) { return &events[number]; }
 /* From now on the nth call of a function (0: each) takes so much longer, and fails where the status is not 0. */

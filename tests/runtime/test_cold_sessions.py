@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from model_file_runs import made, node, onnxruntime_outputs, values, write
 from plan_folders import assert_close, spans_of
 
 from depth import MANY, by_day
+from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.model_file import model_sha256
+from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import SOURCES, Plan
@@ -92,9 +93,6 @@ def test_layouts_that_depend_on_threads(dnnl: Dnnl, planned: Planned, tmp_path: 
                 assert_close(session.run(random_inputs(graph)), wanted)
 
 
-_node = helper.make_node
-
-
 def _write(path: Path) -> Path:
     """Interpolation, means, constants on either side, sums of other ranks, last states, six axes, a line, heads."""
     rng = np.random.default_rng(3)
@@ -103,38 +101,30 @@ def _write(path: Path) -> Path:
     constants |= {"s": np.array([1, 8, 8, 8]), "six": np.array([1, 2, 2, 2, 8, 8]), "four": np.array([1, 2, 16, 16])}
     constants |= {"line": np.array([16, 2, 16]), "heads": np.array([1, 8, 2, 4]), "joined": np.array([8, 16])}
     nodes = [
-        _node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
-        _node("Resize", ["a", "", "", "s"], ["b"], mode="linear", coordinate_transformation_mode="align_corners"),
-        _node("MatMul", ["b", "b"], ["d"]),
-        _node("MatMul", ["m", "z"], ["e"]),
-        _node("Add", ["d", "z"], ["f"]),
-        _node("Reshape", ["f", "six"], ["g"]),
-        _node("Transpose", ["g"], ["h"], perm=[0, 1, 4, 2, 5, 3]),
-        _node("Reshape", ["h", "four"], ["shuffled"]),
-        _node("Reshape", ["shuffled", "line"], ["l"]),
-        _node("Conv", ["l", "k"], ["n"]),
-        _node("Transpose", ["l"], ["o"], perm=[2, 0, 1]),
-        _node("LSTM", ["o", "i", "r"], ["", "", "q"], hidden_size=5),
-        _node("Concat", ["c", "f"], ["p"], axis=1),
-        _node("ReduceMean", ["p"], ["t"], axes=[1, 3], keepdims=0),
-        _node("Reshape", ["z", "heads"], ["z4"]),
-        _node("Transpose", ["z4"], ["query"], perm=[0, 2, 1, 3]),
-        _node("Neg", ["z"], ["minus"]),
-        _node("Reshape", ["minus", "heads"], ["minus4"]),
-        _node("Transpose", ["minus4"], ["key"], perm=[0, 2, 3, 1]),
-        _node("MatMul", ["query", "key"], ["scores"]),
-        _node("Transpose", ["scores"], ["beside"], perm=[0, 2, 1, 3]),
-        _node("Reshape", ["beside", "joined"], ["y"]),
+        node("Conv", "x w", "a", pads=[1, 1, 1, 1]),
+        node("Resize", "a - - s", "b", mode="linear", coordinate_transformation_mode="align_corners"),
+        node("MatMul", "b b", "d"),
+        node("MatMul", "m z", "e"),
+        node("Add", "d z", "f"),
+        node("Reshape", "f six", "g"),
+        node("Transpose", "g", "h", perm=[0, 1, 4, 2, 5, 3]),
+        node("Reshape", "h four", "shuffled"),
+        node("Reshape", "shuffled line", "l"),
+        node("Conv", "l k", "n"),
+        node("Transpose", "l", "o", perm=[2, 0, 1]),
+        node("LSTM", "o i r", ["", "", "q"], hidden_size=5),
+        node("Concat", "c f", "p", axis=1),
+        node("ReduceMean", "p", "t", axes=[1, 3], keepdims=0),
+        node("Reshape", "z heads", "z4"),
+        node("Transpose", "z4", "query", perm=[0, 2, 1, 3]),
+        node("Neg", "z", "minus"),
+        node("Reshape", "minus heads", "minus4"),
+        node("Transpose", "minus4", "key", perm=[0, 2, 3, 1]),
+        node("MatMul", "query key", "scores"),
+        node("Transpose", "scores", "beside", perm=[0, 2, 1, 3]),
+        node("Reshape", "beside joined"),
     ]
-    body = helper.make_graph(
-        nodes,
-        "composed",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", (1, 3, 5, 5)), ("z", (8, 8)))],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("e", "n", "q", "t", "y")],
-        [numpy_helper.from_array(v, name) for name, v in constants.items()],
-    )
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+    return write(made(nodes, {"x": (1, 3, 5, 5), "z": (8, 8)}, constants, output="e n q t y"), path)
 
 
 @pytest.mark.parametrize("home", HOMES)
@@ -145,16 +135,14 @@ def test_a_planned_start_gives_onnx_runtimes_numbers(
     path = _write(tmp_path / "composed.onnx")
     graph = load_onnx(path)
     lowered = lower(graph)
-    made = [k for k, step in enumerate(lowered.steps) if step.kind == "mix"]  # of weights that stand in no file
-    assert made
+    mixing = [k for k, step in enumerate(lowered.steps) if step.kind == "mix"]  # of weights that stand in no file
+    assert mixing
     assert any({"read_0", "read_1", "written"} <= set(step.settings) for step in lowered.steps)
     plan = planned(path, graph, home=home, sources=sources, widen_from=-1)
-    source = [SOURCES.index(sources[k % len(sources)]) if k in made else s for k, s in enumerate(plan.source)]
+    source = [SOURCES.index(sources[k % len(sources)]) if k in mixing else s for k, s in enumerate(plan.source)]
     folder = build_plan_folder(dnnl, path, plan.model_copy(update={"source": tuple(source)}), tmp_path / "plan")
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     inputs = random_inputs(graph)
-    wanted = dict(zip(graph.outputs, ort.InferenceSession(str(path), options).run(None, inputs), strict=True))
+    wanted = dict(zip(graph.outputs, onnxruntime_outputs(path, inputs), strict=True))
     for _ in range(2):  # twice in a process
         with open_session(folder) as session:
             for found in (session.run(inputs), session.run(inputs)):
@@ -176,6 +164,54 @@ def test_weights_that_cannot_be_made_at_a_start_stay_in_the_cache(
         assert {sources[kind] for kind in {*sources} - cached} == {"raw"}
         assert not {again.kind for again in linked.later if again is not None and again.source == "raw"} & cached
     assert "the rest cannot be made from the model's weights at a start" in caplog.text
+
+
+def test_a_start_makes_the_bits_that_planning_makes(dnnl: Dnnl, planned: Planned, tmp_path: Path) -> None:
+    """Of weights of every kind that can be made from those of the file, stored as numbers and as bytes."""
+    norm = {"s": values(8) + 1, "o": values(8, seed=1), "m": values(8, seed=2), "v": values(8, seed=3) + 1}
+    stored = {"w": np.arange(-108, 108).reshape(8, 3, 3, 3), "p": np.arange(-28, 28).reshape(7, 8)}
+    constants: dict[str, Any] = {name: value.astype(np.int8) for name, value in stored.items()}
+    constants |= {"ws": values(8) + 1, "ps": values(8, seed=4) + 1, "bias": values(8), "factor": values(8, 1, 1)}
+    constants |= norm | {"summand": values(8, 1, 1, seed=5), "d": values(8, 4, 3, 3), "operand": values(1, 8, 8)}
+    constants |= {
+        "g": values(7, 8),
+        "c": values(1, 7),
+        "scale": values(8, seed=6),
+        "shift": values(8, seed=7),
+        "part": values(1, 3),
+    }
+    nodes = [
+        node("DequantizeLinear", "w ws", "wf", axis=0),
+        node("Conv", "x wf bias", "0"),
+        node("BatchNormalization", "0 s o m v", "1", epsilon=1e-3),
+        node("Mul", "1 factor", "2"),
+        node("Add", "2 summand", "3"),
+        node("ConvTranspose", "3 d bias", "4", group=2, pads=[1, 1, 1, 1]),
+        node("Add", "4 summand", "5"),
+        node("MaxPool", "5", "6", kernel_shape=[2, 2]),
+        node("BatchNormalization", "6 s o m v", "7"),
+        node("MaxPool", "7", "8", kernel_shape=[2, 2]),
+        node("Mul", "8 operand", "9"),
+        node("GlobalAveragePool", "9", "10"),
+        node("Flatten", "10", "11"),
+        node("Gemm", "11 g c", "12", transB=1, alpha=0.3, beta=1.7),
+        node("DequantizeLinear", "p ps", "pf", axis=1),
+        node("MatMul", "12 pf", "13"),
+        node("LayerNormalization", "13 scale shift", "14"),
+        node("Concat", "part 14 part", axis=1),
+    ]
+    given = write(made(nodes, {"x": (1, 3, 12, 12)}, constants, opset=21), tmp_path / "given.onnx")
+    path = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
+    graph, _ = read_model(path)
+    found = []
+    for source in ("raw", "cached_read"):
+        plan = planned(path, graph, sources=(source,), model_sha256=model_sha256(path))
+        linked = write_linked(dnnl, path, plan, tmp_path / source)
+        kinds = {step.kind for step in linked.steps if step.source == source}
+        assert kinds >= {"conv", "deconv", "scale", "binary", "fc", "layer_norm", "concat"}
+        with open_session(tmp_path / source) as session:
+            found.append(session.run(random_inputs(graph))["y"].tobytes())
+    assert found[0] == found[1]
 
 
 STEPS = 14  # at least as many as the net has
@@ -226,8 +262,7 @@ def test_any_plan_agrees_with_onnxruntime(
 ) -> None:
     """Also where later runs have kernels of their own."""
     inputs = random_inputs(graph)
-    outputs = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(list(graph.outputs), inputs)
-    wanted = dict(zip(graph.outputs, outputs, strict=True))
+    wanted = dict(zip(graph.outputs, onnxruntime_outputs(model, inputs), strict=True))
     plan, later = planned(model, graph, **plans), planned(model, graph, home=plans["home"])
     names = [later.implementations[i] for i in later.implementation] if warm else None
     with tempfile.TemporaryDirectory() as name:

@@ -174,11 +174,6 @@ def test_only_what_takes_more_than_a_page_is_stored_in_half(dnnl: Dnnl, tmp_path
         assert step.stored_bytes == (step.weight_bytes if step.weight_bytes <= PAGE_BYTES else step.weight_bytes // 2)
 
 
-def test_a_program_without_halves_is_as_it_was(dnnl: Dnnl, tmp_path: Path) -> None:
-    program = streamed(dnnl, "plain", tmp_path, 8192).built.program
-    assert all(step.stored_bytes == step.weight_bytes for step in program.steps)
-
-
 def test_how_fast_values_are_widened_is_measured(dnnl: Dnnl, tmp_path: Path) -> None:
     exact, halved = (streamed(dnnl, "plain", tmp_path, 8192, halved=half) for half in (False, True))
     for found in (exact, halved):

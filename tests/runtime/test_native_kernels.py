@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,41 +101,33 @@ def _quotient(a: _Array, b: _Array) -> _Array:
     return np.where(b == 0, 0, (a - np.fmod(a, divisor)) // divisor)
 
 
-_OF_TWO: Mapping[str, _Function] = {
+_OF_TWO: dict[str, _Function] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "minimum": np.minimum, "maximum": np.maximum,
     "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
     "quotient": _quotient, "modulo": np.mod, "remainder": np.fmod, "float_remainder": np.fmod, "float_modulo": np.mod,
 }  # fmt: skip
-_TESTS: Mapping[str, _Function] = {
+_TESTS: dict[str, _Function] = {
     "equal": np.equal, "greater": np.greater, "less": np.less, "greater_or_equal": np.greater_equal,
     "less_or_equal": np.less_equal, "both": np.logical_and, "either": np.logical_or, "one_alone": np.not_equal,
 }  # fmt: skip
-_OF_ONE: Mapping[str, _Function] = {
+_OF_ONE: dict[str, _Function] = {
     "absolute": np.abs, "negative": np.negative, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "rounded": np.rint,
     "bitwise_not": np.invert,
 }  # fmt: skip
-_PROPERTIES: Mapping[str, _Function] = {
+_PROPERTIES: dict[str, _Function] = {
     "is_nan": np.isnan, "is_infinity": np.isinf, "is_positive_infinity": np.isposinf, "is_negative_infinity": np.isneginf,
     "invert": np.logical_not, "to_bool": lambda x: x != 0,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*_OF_TWO, *_TESTS])
-def test_values_of_two_elements_are_numpys(name: str) -> None:
+@pytest.mark.parametrize("name", [*_OF_TWO, *_TESTS, *_OF_ONE, *_PROPERTIES])
+def test_values_of_elements_are_numpys(name: str) -> None:
     for dtype in KERNELS[name]:
-        for a, b in _ways((dtype, dtype)):
+        for operands in _ways((dtype,) * (2 if name in _OF_TWO | _TESTS else 1)):
             with np.errstate(all="ignore"):
-                wanted = (_OF_TWO | _TESTS)[name](a, b)
-            np.testing.assert_array_equal(_computed(f"{name}_{dtype}", dtype if name in _OF_TWO else "bool", a, b), wanted)
-
-
-@pytest.mark.parametrize("name", [*_OF_ONE, *_PROPERTIES])
-def test_values_of_one_element_are_numpys(name: str) -> None:
-    for dtype in KERNELS[name]:
-        for (x,) in _ways((dtype,)):
-            with np.errstate(all="ignore"):
-                wanted = (_OF_ONE | _PROPERTIES)[name](x)
-            np.testing.assert_array_equal(_computed(f"{name}_{dtype}", dtype if name in _OF_ONE else "bool", x), wanted)
+                wanted = (_OF_TWO | _TESTS | _OF_ONE | _PROPERTIES)[name](*operands)
+            written = dtype if name in _OF_TWO | _OF_ONE else "bool"
+            np.testing.assert_array_equal(_computed(f"{name}_{dtype}", written, *operands), wanted)
 
 
 @pytest.mark.parametrize("dtype", ["float32", *_INTEGERS])

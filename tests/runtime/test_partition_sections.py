@@ -10,25 +10,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
 from partition_models import MODELS, Saved, images, split_all
 
 from edgeplan.engines.gpu.opencl import OpenclProcessor
 from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.runtime import ranges
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
-from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Assignment, Split, partition, partitioned_program
+from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, Extent, cut_sections, extent, why_not_cut
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
@@ -59,6 +53,7 @@ _CUT: Mapping[tuple[str, str, Dimension], set[str]] = {
     ("with itself", NCHW, Dimension.rows): {"matmul"},
     ("with itself", NCHW, Dimension.channels): {"matmul"},
     ("recurrent", NCHW, Dimension.rows): {"fc"},
+    ("factors", BLOCKED, Dimension.channels): {"conv", "fc"},
 }
 
 
@@ -230,67 +225,3 @@ def test_both_processors_compute_parts_of_a_step(
         found = session.run(model.inputs)
     for output, values in expected.items():
         np.testing.assert_allclose(found[output], values, rtol=1e-4, atol=1e-5 * np.abs(values).max())
-
-
-RNG = np.random.default_rng(3)
-WEIGHTS = {
-    "kernel": RNG.standard_normal((40, 16, 3, 3)),
-    "factor": RNG.standard_normal((1, 40, 1, 1)),
-    "summand": RNG.standard_normal((40, 1, 1)),
-    "stored": RNG.standard_normal((40, 48)),
-    "transposed": RNG.standard_normal((56, 48)),
-    "bias": RNG.standard_normal((1, 56)),
-}
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A convolution with a factor and a summand behind it, and linear layers of stored and of transposed weights."""
-    nodes = [
-        helper.make_node("Conv", ["x", "kernel"], ["a"], "conv", pads=[1, 1, 1, 1]),
-        helper.make_node("Mul", ["a", "factor"], ["b"], "scaled"),
-        helper.make_node("Add", ["b", "summand"], ["c"], "shifted"),
-        helper.make_node("GlobalAveragePool", ["c"], ["d"], "mean"),
-        helper.make_node("Flatten", ["d"], ["e"], "flat"),
-        helper.make_node("MatMul", ["e", "stored"], ["f"], "first"),
-        helper.make_node("Gemm", ["f", "transposed", "bias"], ["y"], "second", transB=1),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "ranges",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 16, 6, 6))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 56))],
-        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in WEIGHTS.items()],
-    )
-    path = tmp_path / "ranges.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
-
-def test_parts_of_weights_are_read_from_the_file(dnnl: Dnnl, model: Path) -> None:
-    """Rows of the file, or a piece of each row of it: of factors and summands those along their own axis of channels."""
-    lowered, block = lower(load_onnx(model)), dnnl.info.block
-    assignments = [Split(block) if step.weights else 0 for step in lowered.steps]
-    found = partition(lowered, activation_layouts(lowered, BLOCKED), block, assignments)
-    axes = {"kernel": 0, "factor": 1, "summand": 0, "stored": 1, "transposed": 0, "bias": 1}
-    seen = set()
-    with Executable(dnnl, partitioned_program(dnnl, found, model), model.parent) as executable:
-        for index, step in enumerate(found.ranged.lowered.steps):
-            for role, values in executable.read(index).items():
-                part = found.ranged.weights[step.weights[role]]
-                index_ = [slice(None)] * WEIGHTS[part.whole].ndim
-                index_[axes[part.whole]] = slice(part.start, part.stop)
-                wanted = WEIGHTS[part.whole][tuple(index_)].astype(np.float32)
-                np.testing.assert_array_equal(values, wanted)
-                assert values.flags.c_contiguous
-                seen.add((part.whole, part.start))
-    assert seen == {(name, start) for name in WEIGHTS for start in (0, block)}
-
-
-def test_streamed_parts_of_factors_are_of_their_channels(dnnl: Dnnl, model: Path) -> None:
-    """Also where they have an axis before that of the channels."""
-    lowered = lower(load_onnx(model))
-    found = ranges.cut_ranges(lowered, activation_layouts(lowered, BLOCKED), 8, lambda _: 1)
-    parts = [part for part in found.weights.values() if part.whole == "factor"]
-    assert [(part.axis, part.start, part.stop) for part in parts] == [(1, 8 * k, 8 * k + 8) for k in range(5)]
-    assert dnnl.info.block in (8, 16)

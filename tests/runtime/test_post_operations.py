@@ -26,16 +26,8 @@ Chain = Callable[[int], list[onnx.NodeProto]]
 IMAGE = {"x": (1, 5, 6, 6)}
 
 
-def _activations(count: int) -> list[onnx.NodeProto]:
-    return [node(("Tanh", "LeakyRelu")[i % 2], f"a{i}", f"a{i + 1}") for i in range(count)]
-
-
 def _sums(count: int) -> list[onnx.NodeProto]:
     return [node("Add", f"a{i} z", f"a{i + 1}") for i in range(count)]
-
-
-def _products(count: int) -> list[onnx.NodeProto]:
-    return [node("Mul", f"z a{i}", f"a{i + 1}") for i in range(count)]
 
 
 def _swishes(count: int) -> list[onnx.NodeProto]:
@@ -44,12 +36,11 @@ def _swishes(count: int) -> list[onnx.NodeProto]:
 
 
 def _mixed(count: int) -> list[onnx.NodeProto]:
-    return [node("Add", f"a{i} z", f"a{i + 1}") if i % 3 else node("Tanh", f"a{i}", f"a{i + 1}") for i in range(count)]
+    kinds = (("Tanh", "a{}"), ("Add", "a{} z"), ("LeakyRelu", "a{}"), ("Mul", "z a{}"))
+    return [node(kinds[i % 4][0], kinds[i % 4][1].format(i), f"a{i + 1}") for i in range(count)]
 
 
-CHAINS: dict[str, Chain] = {
-    "activations": _activations, "sums": _sums, "products": _products, "swishes": _swishes, "all": _mixed,
-}  # fmt: skip
+CHAINS: dict[str, Chain] = {"sums": _sums, "swishes": _swishes, "all": _mixed}
 _NORM = {"s": values(5), "o": values(5, seed=1), "m": values(5, seed=2), "v": values(5, seed=3) + 1}
 #: What a chain begins with: the node, the constants, the shape of `x` and `z`.
 STARTS: dict[str, tuple[list[onnx.NodeProto], Mapping[str, Any], tuple[int, ...]]] = {

@@ -99,21 +99,17 @@ print(used())
     assert int(fresh(body)) > 0
 
 
-def test_slots_are_distinct_zeroed_and_can_be_taken_again(fresh: Fresh) -> None:
-    body = """
+_SLOTS = {
+    "slots are distinct and zeroed, and can be taken again": """
 got = [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(3)]
 assert got == [base + k * SLOT_BYTES for k in range(3)]
 ctypes.c_uint64.from_address(got[1]).value = 7
 assert allow(got[1], SLOT_BYTES, ALL) == 0 and permissions(got[1]) == "rwxp"
 assert give(got[1], SLOT_BYTES) == 0 and used() == 2
 assert take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) == got[1]
-print(ctypes.c_uint64.from_address(got[1]).value)
-"""
-    assert fresh(body) == "0\n"
-
-
-def test_anything_else_is_the_systems(fresh: Fresh) -> None:
-    body = """
+assert ctypes.c_uint64.from_address(got[1]).value == 0
+""",
+    "anything else is the system's": """
 inside = range(base, base + SLOTS * SLOT_BYTES)
 for asked in ((0, SLOT_BYTES + 4096, BOTH, PRIVATE, -1, 0), (0, SLOT_BYTES, mmap.PROT_READ, PRIVATE, -1, 0)):
     address = take(*asked)
@@ -121,31 +117,19 @@ for asked in ((0, SLOT_BYTES + 4096, BOTH, PRIVATE, -1, 0), (0, SLOT_BYTES, mmap
     assert allow(address, 4096, mmap.PROT_READ) == 0 and permissions(address) == "r--p"
     assert give(address, asked[1]) == 0 and permissions(address) is None
 assert used() == 0
-"""
-    fresh(body)
-
-
-def test_beyond_the_last_slot_the_system_is_asked(fresh: Fresh) -> None:
-    body = """
+""",
+    "beyond the last slot the system is asked": """
 got = [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(SLOTS + 1)]
 assert used() == SLOTS and permissions(got[-1]) == "rw-p"
 assert not base <= got[-1] < base + SLOTS * SLOT_BYTES
-"""
-    fresh(body)
-
-
-def test_a_slot_with_other_permissions_is_not_handed_out_again(fresh: Fresh) -> None:
-    body = """
+""",
+    "a slot with other permissions is not handed out again": """
 first = take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0)
 assert allow(first, SLOT_BYTES, mmap.PROT_READ | mmap.PROT_EXEC) == 0 and permissions(first) == "r-xp"
 assert give(first, SLOT_BYTES) == 0
 assert take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) == first + SLOT_BYTES
-"""
-    fresh(body)
-
-
-def test_threads_never_share_a_slot(fresh: Fresh) -> None:
-    body = """
+""",
+    "threads never share a slot": """
 from concurrent.futures import ThreadPoolExecutor
 
 def some(_):
@@ -154,8 +138,13 @@ def some(_):
 with ThreadPoolExecutor(8) as pool_of_threads:
     got = [address for found in pool_of_threads.map(some, range(8)) for address in found]
 assert sorted(got) == [base + k * SLOT_BYTES for k in range(SLOTS)]
-"""
-    fresh(body)
+""",
+}
+
+
+@pytest.mark.parametrize("what", _SLOTS)
+def test_slots(fresh: Fresh, what: str) -> None:
+    fresh(_SLOTS[what])
 
 
 _PAGE_BYTES = 4096

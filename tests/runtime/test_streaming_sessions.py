@@ -7,11 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from model_file_runs import made, node, values, write
 from streamed_models import MODELS, Streamed, outputs_of, ran, streamed
 
 from depth import MANY, by_day, examples
@@ -117,11 +116,8 @@ def test_bands_compute_the_same(dnnl: Dnnl, folder: Path, name: str) -> None:
 
 
 def test_weights_that_two_steps_read_are_stored_once(dnnl: Dnnl, tmp_path: Path) -> None:
-    weight = helper.make_tensor("w", TensorProto.FLOAT, (64, 64), np.linspace(-1, 1, 4096, dtype=np.float32) / 64)
-    nodes = [helper.make_node("MatMul", [before, "w"], [after]) for before, after in pairwise(("x", "y", "z"))]
-    border = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 64)) for name in "xz"]
-    graph = helper.make_graph(nodes, "tied", border[:1], border[1:], [weight])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "tied.onnx")
+    nodes = [node("MatMul", f"{before} w", after) for before, after in pairwise(("x", "a", "y"))]
+    write(made(nodes, {"x": (4, 64)}, {"w": values(64, 64)}), tmp_path / "tied.onnx")
     for limit in (1 << 40, 8192):
         found = streamed(dnnl, "tied", tmp_path, limit)
         program = found.built.program

@@ -3,93 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from model_file_runs import assert_runs, made, node, write
 
 from edgeplan.chapters.cold_start.api import read_model
-from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
-from edgeplan.runtime.program import build_program, step_candidates
-from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.weights import locate_weights
-
-Shape = Sequence[int]
-_TOLERANCE = 1e-4
+from edgeplan.runtime.program import step_candidates
 
 
-class _Model:
-    """A model of nodes added one by one."""
-
-    def __init__(self, **inputs: Shape) -> None:
-        self._nodes: list[onnx.NodeProto] = []
-        self._constants: list[onnx.TensorProto] = []
-        self._inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, list(s)) for n, s in inputs.items()]
-
-    def node(self, op_type: str, *reads: str, **attributes: object) -> str:
-        name = f"{op_type.lower()}{len(self._nodes)}"
-        self._nodes.append(helper.make_node(op_type, reads, [name], name=name, **attributes))
-        return name
-
-    def reshape(self, x: str, shape: Shape) -> str:
-        name = f"shape{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(np.array(shape, np.int64), name))
-        return self.node("Reshape", x, name)
-
-    def transpose(self, x: str, perm: Shape) -> str:
-        return self.node("Transpose", x, perm=list(perm))
-
-    def saved(self, path: Path, *outputs: str) -> Path:
-        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
-        body = helper.make_graph(self._nodes, "views", self._inputs, infos, self._constants)
-        onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-        return path
-
-
-def _check(dnnl: Dnnl, path: Path) -> tuple[Graph, Lowered]:
-    """Every candidate of the products under every layout against ONNX Runtime; the graph and its steps."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    rng = np.random.default_rng(1)
-    inputs = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in session.get_inputs()}
-    wanted = session.run(None, inputs)
-    graph, lowered = read_model(path)
-    weights = locate_weights(path, lowered)
-    dnnl.set_threads(1)
-    for home in HOMES:
-        offered = step_candidates(dnnl, lowered, home)
-        for k in range(max(map(len, offered))):
-            choices = [found[min(k, len(found) - 1)] for found in offered]
-            session_ = SequentialSession(dnnl, build_program(dnnl, lowered, home, choices, weights), path.parent)
-            found = session_.run(inputs)
-            for name, expected in zip(graph.outputs, wanted, strict=True):
-                assert found[name].shape == expected.shape
-                error = np.abs(found[name] - expected).max() / np.abs(expected).max()
-                assert error <= _TOLERANCE, f"{name} is off by {error} under {home}: {[c.name for c in choices]}"
-    return graph, lowered
-
-
-def _attention(path: Path, batch: int, tokens: int, heads: int, each: int, *, twice: bool = False) -> Path:
+def _attention(batch: int, tokens: int, heads: int, each: int, *, twice: bool = False) -> onnx.ModelProto:
     """Attention as exporters write it, with or without the two transpositions of keys made one."""
-    shape = (batch, tokens, heads * each)
-    m = _Model(q=shape, k=shape, v=shape)
-    query, key, value = (m.reshape(m.node("Relu", x), (batch, tokens, heads, each)) for x in "qkv")
-    query, value = (m.transpose(x, (0, 2, 1, 3)) for x in (query, value))
-    key = m.transpose(m.transpose(key, (0, 2, 1, 3)), (0, 1, 3, 2)) if twice else m.transpose(key, (0, 2, 3, 1))
-    scores = m.node("Softmax", m.node("MatMul", query, key), axis=-1)
-    found = m.transpose(m.node("MatMul", scores, value), (0, 2, 1, 3))
-    return m.saved(path, m.node("Neg", m.reshape(found, shape)))
+    shape, turned = (batch, tokens, heads * each), (0, 2, 1, 3)
+    nodes = []
+    for x, perm in {"q": turned, "k": turned if twice else (0, 2, 3, 1), "v": turned}.items():
+        nodes += [node("Relu", x, f"{x}0"), node("Reshape", f"{x}0 split", f"{x}1")]
+        nodes.append(node("Transpose", f"{x}1", f"{x}2", perm=perm))
+    nodes += [node("Transpose", "k2", "k3", perm=(0, 1, 3, 2))] * twice
+    nodes += [
+        node("MatMul", "q2 k3" if twice else "q2 k2", "scores"),
+        node("Softmax", "scores", "shares", axis=-1),
+        node("MatMul", "shares v2", "heads"),
+        node("Transpose", "heads", "beside", perm=turned),
+        node("Reshape", "beside whole", "joined"),
+        node("Neg", "joined"),
+    ]
+    return made(nodes, dict.fromkeys("qkv", shape), {"split": (batch, tokens, heads, each), "whole": shape})
+
+
+def _kinds(lowered: Lowered) -> list[str]:
+    return [step.kind for step in lowered.steps]
 
 
 @settings(max_examples=15, deadline=None)
@@ -97,9 +47,9 @@ def _attention(path: Path, batch: int, tokens: int, heads: int, each: int, *, tw
 def test_attention_of_any_size(
     dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory, batch: int, tokens: int, heads: int, each: int
 ) -> None:
-    path = tmp_path_factory.mktemp("attention") / "m.onnx"
-    graph, lowered = _check(dnnl, _attention(path, batch, tokens, heads, each))
-    assert [step.kind for step in lowered.steps] == ["eltwise", "eltwise", "eltwise", "matmul", "softmax", "matmul"]
+    path = write(_attention(batch, tokens, heads, each), tmp_path_factory.getbasetemp() / "attention.onnx")
+    lowered, (graph, _) = assert_runs(dnnl, path, most=None), read_model(path)
+    assert _kinds(lowered) == ["eltwise", "eltwise", "eltwise", "matmul", "softmax", "matmul"]
     # all operators run in some step, each once
     assert Counter(name for step in lowered.steps for name in step.members) == Counter(op.name for op in graph.operators)
     order = {op.name: place for place, op in enumerate(graph.operators)}
@@ -110,56 +60,61 @@ def test_attention_of_any_size(
 
 
 def test_large_products_are_not_of_the_reference_implementation(dnnl: Dnnl, tmp_path: Path) -> None:
-    _, lowered = read_model(_attention(tmp_path / "m.onnx", 1, 128, 12, 64))
+    _, lowered = read_model(write(_attention(1, 128, 12, 64), tmp_path / "m.onnx"))
     for home in HOMES:
         for step, offered in zip(lowered.steps, step_candidates(dnnl, lowered, home), strict=True):
             assert step.kind != "matmul" or not any(choice.kernel.startswith("ref") for choice in offered), home
 
 
 def test_of_two_transpositions_the_last_is_a_view(dnnl: Dnnl, tmp_path: Path) -> None:
-    _, lowered = _check(dnnl, _attention(tmp_path / "m.onnx", 2, 5, 3, 4, twice=True))
+    lowered = assert_runs(dnnl, write(_attention(2, 5, 3, 4, twice=True), tmp_path / "m.onnx"), most=None)
     # what the first one writes is an image, which may lie otherwise than row-major
-    assert [step.kind for step in lowered.steps].count("transpose") == 2
+    assert _kinds(lowered).count("transpose") == 2
 
 
 def test_axes_without_a_reshape_and_of_one_side_alone(dnnl: Dnnl, tmp_path: Path) -> None:
-    m = _Model(x=(3, 4, 5), z=(3, 6, 5))
-    _, lowered = _check(dnnl, m.saved(tmp_path / "m.onnx", m.node("MatMul", "x", m.transpose("z", (0, 2, 1)))))
-    (step,) = lowered.steps
+    nodes = [node("Transpose", "z", "t", perm=(0, 2, 1)), node("MatMul", "x t")]
+    path = write(made(nodes, {"x": (3, 4, 5), "z": (3, 6, 5)}), tmp_path / "m.onnx")
+    (step,) = assert_runs(dnnl, path, most=None).steps
     assert step.inputs == ("x", "z")
     assert dict(step.settings) == {"read_1": (3, 5, 6, 30, 1, 5)}
 
 
-def test_heads_of_five_axes(dnnl: Dnnl, tmp_path: Path) -> None:
-    m = _Model(x=(2, 3, 24), z=(2, 3, 24))
-    left, right = (m.reshape(x, (2, 3, 2, 3, 4)) for x in "xz")
-    product = m.node("MatMul", m.transpose(left, (0, 2, 3, 1, 4)), m.transpose(right, (0, 2, 3, 4, 1)))
-    _, lowered = _check(dnnl, m.saved(tmp_path / "m.onnx", m.reshape(m.transpose(product, (3, 0, 1, 2, 4)), (3, 36))))
-    assert [step.kind for step in lowered.steps] == ["matmul"]
-
-
 def test_what_others_read_too_is_still_written(dnnl: Dnnl, tmp_path: Path) -> None:
-    m = _Model(x=(2, 3, 8), z=(2, 3, 8))
-    left = m.transpose(m.reshape("x", (2, 3, 2, 4)), (0, 2, 1, 3))
-    split = m.reshape("z", (2, 3, 2, 4))
-    right = m.transpose(split, (0, 2, 3, 1))
-    product = m.node("MatMul", left, right)
-    joined = m.transpose(product, (0, 2, 1, 3))
-    outputs = (m.node("Relu", left), m.node("Neg", split), m.node("Relu", product), m.node("Neg", joined))
-    _, lowered = _check(dnnl, m.saved(tmp_path / "m.onnx", *outputs, right, joined))
-    (step,) = [step for step in lowered.steps if step.kind == "matmul"]
-    assert not step.settings
+    nodes = [
+        node("Reshape", "x split", "0"), node("Transpose", "0", "left", perm=(0, 2, 1, 3)),
+        node("Reshape", "z split", "parts"), node("Transpose", "parts", "right", perm=(0, 2, 3, 1)),
+        node("MatMul", "left right", "product"), node("Transpose", "product", "joined", perm=(0, 2, 1, 3)),
+        node("Relu", "left", "a"), node("Neg", "parts", "b"), node("Relu", "product", "c"), node("Neg", "joined", "d"),
+    ]  # fmt: skip
+    model = made(nodes, {"x": (2, 3, 8), "z": (2, 3, 8)}, {"split": (2, 3, 2, 4)}, output="a b c d right joined")
+    steps = assert_runs(dnnl, write(model, tmp_path / "m.onnx"), most=None).steps
+    assert not next(step for step in steps if step.kind == "matmul").settings
 
 
-def test_a_product_of_a_tensor_with_itself(dnnl: Dnnl, tmp_path: Path) -> None:
-    m = _Model(x=(2, 3, 15))
-    first = m.node("MatMul", "x", m.transpose("x", (0, 2, 1)))
-    _, lowered = _check(dnnl, m.saved(tmp_path / "m.onnx", m.node("MatMul", first, first)))
-    assert [step.inputs for step in lowered.steps] == [("x", "x"), (first, first)]
+_FIVE = [
+    node("Reshape", "x split", "0"), node("Transpose", "0", "left", perm=(0, 2, 3, 1, 4)),
+    node("Reshape", "z split", "1"), node("Transpose", "1", "right", perm=(0, 2, 3, 4, 1)),
+    node("MatMul", "left right", "2"), node("Transpose", "2", "3", perm=(3, 0, 1, 2, 4)), node("Reshape", "3 whole"),
+]  # fmt: skip
+_TWICE = [node("Transpose", "x", "t", perm=(0, 2, 1)), node("MatMul", "x t", "first"), node("MatMul", "first first")]
+_BETWEEN = [node("MatMul", "x z", "0"), node("Transpose", "0", "1", perm=(0, 1, 2, 4, 3)), node("MatMul", "1 u")]
+_PRODUCTS: dict[str, tuple[onnx.ModelProto, list[tuple[str, ...]]]] = {
+    "heads of five axes": (
+        made(_FIVE, {"x": (2, 3, 24), "z": (2, 3, 24)}, {"split": (2, 3, 2, 3, 4), "whole": (3, 36)}),
+        [("x", "z")],
+    ),
+    "a tensor with itself": (made(_TWICE, {"x": (2, 3, 15)}), [("x", "x"), ("first", "first")]),
+    "between two products one of them takes the axes": (
+        made(_BETWEEN, {"x": (2, 3, 4, 5, 6), "z": (2, 3, 4, 6, 5), "u": (2, 3, 4, 5, 7)}),
+        [("x", "z"), ("1", "u")],
+    ),
+}
 
 
-def test_between_two_products_one_of_them_takes_the_axes(dnnl: Dnnl, tmp_path: Path) -> None:
-    m = _Model(x=(2, 3, 4, 5, 6), z=(2, 3, 4, 6, 5), u=(2, 3, 4, 5, 7))
-    turned = m.transpose(m.node("MatMul", "x", "z"), (0, 1, 2, 4, 3))
-    _, lowered = _check(dnnl, m.saved(tmp_path / "m.onnx", m.node("MatMul", turned, "u")))
-    assert [step.kind for step in lowered.steps] == ["matmul", "matmul"]
+@pytest.mark.parametrize("name", _PRODUCTS)
+def test_products_alone_are_left(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
+    model, read = _PRODUCTS[name]
+    lowered = assert_runs(dnnl, write(model, tmp_path / "m.onnx"), most=None)
+    assert _kinds(lowered) == ["matmul"] * len(read)
+    assert [step.inputs for step in lowered.steps] == read

@@ -24,6 +24,7 @@ from edgeplan.support.numerics import array, nine_digits, nine_digits_each, when
 from edgeplan.support.subprocesses import program_command, run
 from edgeplan.support.topology import topological
 from edgeplan.support.workers import ColdRunError, answered
+from edgeplan.terminal import milliseconds
 
 
 def test_the_native_library_tells_the_same_of_this_machine() -> None:
@@ -157,3 +158,10 @@ def test_solutions_do_not_hold_the_last_digits_of_a_solver(seed: int) -> None:
     order = rng.permutation(60)  # sums in another order end in other digits
     line = fit_linear(matrix, latency)
     assert line.tolist() == fit_linear(matrix[order], latency[order]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("ms", "told"), [(1234.567, "1234.57 ms"), (0.1, "0.10 ms"), (0.0987, "0.099 ms"), (0.0041, "0.0041 ms"), (0.0, "0.00 ms")]
+)
+def test_times_have_two_digits_however_short_they_are(ms: float, told: str) -> None:
+    assert milliseconds(ms) == told

@@ -14,18 +14,15 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_file_runs import each_way, own_outputs
 
 from counts import macs, parameters
 from depth import by_day, some
-from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import graph_macs, graph_parameters
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import HOMES, NCHW
-from edgeplan.runtime.program import build_program, default_program, step_candidates
-from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.weights import locate_weights
+from edgeplan.runtime.layouts import HOMES
 from edgeplan.workloads.exported import Uniform
 from edgeplan.workloads.exports import FAMILIES, ExportedModel, export_models, random_inputs
 from edgeplan.workloads.registry import WORKLOADS, Workload, recurrent_language_model, save_workload, yolov3
@@ -206,16 +203,10 @@ def test_the_runtime_computes_what_onnx_runtime_does_under_every_layout(dnnl: Dn
     path = _saved(lambda: workload, tmp_path / "model.onnx")
     inputs = _inputs(_session(path))
     wanted = _run(path, inputs)
-    graph, lowered = read_model(path)
-    weights = locate_weights(path, lowered)
-    dnnl.set_threads(1)
-    for home in some(HOMES, name):
-        choices = [candidates[0] for candidates in step_candidates(dnnl, lowered, home)]
-        program = build_program(dnnl, lowered, home, choices, weights)
-        found = SequentialSession(dnnl, program, path.parent).run(inputs)
-        for output in graph.outputs:
-            error = np.abs(found[output] - wanted[output]).max() / np.abs(wanted[output]).max()
-            assert error <= _TOLERANCE, f"{output} is off by {error} under {home}"
+    for how, found in each_way(dnnl, path, inputs, some(HOMES, name), 1):
+        for output, values in wanted.items():
+            error = np.abs(found[output] - values).max() / np.abs(values).max()
+            assert error <= _TOLERANCE, f"{output} is off by {error} {how}"
     loaded = load_onnx(path)
     assert graph_macs(loaded) == macs(workload)
     if isinstance(workload, Graph):  # of others the graph counts numbers and masks among the weights
@@ -233,8 +224,7 @@ def test_an_unrolled_layer_is_the_layer(dnnl: Dnnl, tmp_path: Path, cell: Litera
     path = save_workload(made, tmp_path / "model.onnx")
     inputs = _inputs(_session(path))
     expected = _run(path, inputs)
-    graph, _ = read_model(path)
-    found = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path).run(inputs)
+    found = own_outputs(dnnl, path, inputs)
     assert set(found) == set(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,5 @@
 """Families: what holds for all variants, what is tied and what stays, how cells are pruned, which specs are refused."""
 
-import collections
 import dataclasses
 import json
 from collections.abc import Callable
@@ -13,14 +12,10 @@ from depth import examples
 from edgeplan.chapters.prediction.paper import printed
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.kinds import KNOWN_ONNX_TYPES, kind
+from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, build_variant, prior_models, variants
 from edgeplan.zoo.family import KERNEL_SIZES, channel_bounds, make_divisible
 from edgeplan.zoo.nasbench201 import RESNET_CELL, cell_order, format_cell, nasbench201, parse_cell, prune_cell
-
-
-def _kinds(graph: Graph) -> collections.Counter[str]:
-    return collections.Counter(kind(graph, op) for op in graph.operators)
 
 
 def _convs(graph: Graph) -> list[Operator]:
@@ -109,7 +104,6 @@ def test_cells_are_distinct_pruned_and_ordered_by_the_seed() -> None:
 
 # NASBench201 has thousands of cells, every other family any number of variants.
 _INDEX = st.integers(0, 1999)
-_SEED = st.integers(0, 2**31)
 _FAMILY = st.sampled_from(list(FAMILIES.values()))
 
 few: Callable[..., object] = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -234,8 +228,3 @@ def test_channel_bounds_are_exact() -> None:
     assert channel_bounds(64) == (13, 115)  # 12.8 and 115.2
     assert channel_bounds(10) == (2, 18)
     assert channel_bounds(1) == (1, 1)
-
-
-def test_a_variant_does_not_depend_on_how_many_are_drawn() -> None:
-    for family in FAMILIES.values():
-        assert list(variants(family, 3, seed=5)) == list(variants(family, 9, seed=5))[:3]

@@ -47,9 +47,6 @@ _ZERO, _SCALE = held(dtype="uint8", values=(128,)), held()
 _BYTES = {"dtype": "uint8"}
 NODES = {
     "conv": described("Conv", (read(1, 3, 9, 9), held(8, 3, 3, 3), held(8)), (read(1, 8, 9, 9),), group=1, **_CONV),
-    "conv that fuses": described(
-        "FusedConv", (read(1, 3, 9, 9), held(8, 3, 3, 3)), (read(1, 8, 9, 9),), CONTRIB, activation="Relu", group=1, **_CONV
-    ),
     "blocked conv": described(
         "Conv",
         (read(1, 32, 8, 8), held(32, 32, 3, 3), held(32)),
@@ -59,9 +56,6 @@ NODES = {
         group=1,
         **_CONV,
     ),
-    "blocked depthwise conv": described(
-        "Conv", (read(1, 32, 8, 8), held(32, 1, 3, 3), held(32)), (read(1, 32, 8, 8),), NCHWC, group=32, **_CONV
-    ),
     "blocked sum": described(
         "Conv",
         (read(1, 32, 8, 8), held(32, 32, 3, 3), held(32), read(1, 32, 8, 8)),
@@ -70,7 +64,6 @@ NODES = {
         group=1,
         **_CONV,
     ),
-    "depthwise conv": described("Conv", (read(1, 6, 9, 9), held(6, 1, 3, 3)), (read(1, 6, 9, 9),), group=6, **_CONV),
     "to blocks": described("ReorderInput", (read(1, 32, 4, 4),), (read(1, 32, 4, 4),), NCHWC),
     "gemm": described("Gemm", (read(2, 24), held(24, 40), held(40)), (read(2, 40),), alpha=1.0, beta=1.0),
     "matmul, broadcast": described("MatMul", (read(2, 3, 4, 5), read(5, 6)), (read(2, 3, 4, 6),)),
