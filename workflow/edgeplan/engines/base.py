@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.graph.shapes import FLOAT32
+from edgeplan.runtime.plan_session import Closing
 from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
 
@@ -63,7 +64,7 @@ class EngineNode:
         return not self.members
 
 
-class Session(ABC):
+class Session(Closing, ABC):
     """A session holds a loaded model with its inputs bound."""
 
     @abstractmethod
@@ -74,14 +75,8 @@ class Session(ABC):
     def outputs(self) -> Mapping[str, Array]:
         """Return the outputs of the last run, by tensor name."""
 
-    def close(self) -> None:  # noqa: B027  most engines free a model when it is dropped
+    def close(self) -> None:
         """Free the model and its memory."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 class ProfiledSession(Session):

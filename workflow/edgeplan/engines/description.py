@@ -25,7 +25,6 @@ class Setting:
         start: the module that starts it: a file that is run as a program of one's own is, never imported. What it is told and
             what it answers says `engines.program`.
         engine: the engine, by the name of its distribution.
-        title: name in the tables.
         prepare: the function that builds what is started, as `module:function`, with the arguments of `engines.cold.as_it_is`;
             imported only in the process that prepares.
         options: what the program is told beside the model.

@@ -111,14 +111,14 @@ class CostArrays:
 def cost_arrays(profile: Profile, disk: Disk | None = None) -> CostArrays:
     """Return the costs of a profile on its machine, contention included, with weights in memory or on a disk."""
     shape = (len(profile.layers), max(len(layer.candidates) for layer in profile.layers))
-    arrays = [np.full(shape, np.inf) for _ in range(9)]
+    arrays = np.full((9, *shape), np.inf)
     core = BIG if profile.equal else LITTLE
     overlapped = disk is None or profile.queues > 0  # else nothing overlaps but the disk
     for k, layer in enumerate(profile.layers):
         for o, c in enumerate(layer.candidates):
             on_main = prepare_ms(profile, c, BIG, overlapped=overlapped, main=True)
             on_queue = prepare_ms(profile, c, core, overlapped=True)
-            values = (
+            arrays[:, k, o] = (
                 sum(on_main),
                 sum(on_queue),
                 execute_ms(profile, c, profile.narrow, overlapped=overlapped),
@@ -129,8 +129,6 @@ def cost_arrays(profile: Profile, disk: Disk | None = None) -> CostArrays:
                 on_main[1],
                 on_queue[1],
             )
-            for array, value in zip(arrays, values, strict=True):
-                array[k, o] = value
     main, queue, narrow, wide, alone_prepare, alone_execute, read, early_main, early_queue = arrays
     arrivals = None if disk is None else DiskArrays(read, early_main, early_queue, disk.latency_ms)
     widens = wide if profile.equal else None

@@ -106,11 +106,7 @@ def optimal(costs: CostArrays, search: Search | None = None, *, beat_ms: float =
 
 
 class _Incumbent:
-    """The best schedule so far, weights being in memory; what is offered is improved by single changes before.
-
-    Cheap schedules of the `first` widenings are tried at the beginning; one program may take the share `solving` of the time
-    left.
-    """
+    """The best schedule so far, weights being in memory; what is offered is improved by single changes before."""
 
     first, solving = 8, 1.0
 

@@ -104,6 +104,14 @@ class Created(msgspec.Struct, frozen=True):
     scratch_bytes: int
 
 
+def same_weights(dnnl: Dnnl, one: Created, other: Created) -> bool:
+    """Tell whether two created steps read their weights in the same layouts."""
+    if len(one.slots) != len(other.slots) or one.weight_bytes != other.weight_bytes:
+        return False
+    pairs = zip(one.slots, other.slots, strict=True)
+    return all(a.offset == b.offset and dnnl.equal(a.target, b.target) for a, b in pairs)
+
+
 class Creator:
     """Creates the primitives of one model's steps: offsets lie in the arena, `types` are of tensors that are not of float32."""
 
@@ -201,10 +209,7 @@ class _Work:
                 self.move(creator.describer.activation(one, order), place, self.actual(one), self.arena(one), one)
 
     def order_of(self, step: Step) -> str:
-        """Return the layout that a compiled kernel works on: row-major, or that of images of bytes, if any order will do.
-
-        A kernel between bytes and numbers by one scale does the same to each place.
-        """
+        """Row-major, or that of images of bytes where a kernel between bytes and numbers by one scale works in any order."""
         tensors = (*step.inputs, *step.outputs)
         by_one = step.text("kernel").startswith(_BETWEEN) and len(step.inputs) == 1
         by_one = by_one and all(math.prod(self.creator.shapes[name]) == 1 for name in step.weights.values())

@@ -261,10 +261,7 @@ def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteS
 
 
 def _largest_bytes(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteStep | None:
-    """Return a pool of the largest numbers of bytes, which are those of the largest bytes; fewer are made numbers of then.
-
-    Where what is written is rounded by the scale of what is read, the bytes are those already.
-    """
+    """Return a pool of the largest bytes, written as bytes where they are rounded by the scale that they were read by."""
     numbers = graph.producer.get(op.inputs[0]) if op.op_type == "MaxPool" and len(op.outputs) == 1 else None
     if numbers is None or not is_by_one_scale(graph, numbers, "DequantizeLinear"):
         return None

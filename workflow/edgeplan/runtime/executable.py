@@ -9,8 +9,7 @@ import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.plan_session import Closing
 from edgeplan.runtime.ranges import WeightPart
 from edgeplan.runtime.transform import Array, folded, values_of, widened
 from edgeplan.runtime.weights import WeightLocation
@@ -111,7 +111,7 @@ class WeightValues:
         self._maps.clear()
 
 
-class Executable:
+class Executable(Closing):
     """A program with its model's files open, in a folder, and its arena, of at least `program.arena_bytes`; None: its own."""
 
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, arena: Buffer | None = None) -> None:
@@ -138,20 +138,33 @@ class Executable:
         """Close the files of the model. The arena lives as long as something points to it."""
         self._values.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
     def read(self, index: int) -> Mapping[str, Array]:
         """Read a step's weights from the model's files: role -> values, which are the caller's own."""
         return {role: self._values.of(name) for role, name in self.program.steps[index].weights.items()}
+
+    def bind(self, inputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Copy the inputs of a run to their place. The arena is reused while running, so each run needs them again."""
+        copy_inputs({name: self.activation(name) for name in self.program.inputs}, inputs, self.program.name)
+
+    def outputs(self) -> dict[str, npt.NDArray[Any]]:
+        """Copies of the outputs of the last run."""
+        return {name: np.array(self.activation(name)) for name in self.program.outputs}
 
     def activation(self, tensor: str) -> npt.NDArray[Any]:
         """A view of a row-major activation in the arena (the model's inputs and outputs are)."""
         program = self.program
         return self.arena.tensor(program.offsets[tensor], program.shapes[tensor], program.dtype(tensor))
+
+
+def copy_inputs(views: Mapping[str, npt.NDArray[Any]], inputs: Mapping[str, npt.NDArray[Any]], model: str) -> None:
+    """Copy the inputs of a run to their place; the name of the model is for messages."""
+    for name, view in views.items():
+        value, expected = inputs.get(name), f"{view.dtype}{list(view.shape)}"
+        if value is None or value.shape != view.shape or not np.can_cast(value.dtype, view.dtype, "same_kind"):
+            given = "missing" if value is None else f"{value.dtype}{list(value.shape)}"
+            what, correct = f"input {name!r} is {given}, not {expected}", f"correct the input: expected {expected}"
+            raise ModelError(what, where=model, next_step=correct)
+        np.copyto(view, value)
 
 
 def transformed(dnnl: Dnnl, step: Step, created: Created, raw: Mapping[str, Array], worker: Worker) -> Buffer:

@@ -132,11 +132,6 @@ class Linker:
             return created, threads
         raise failure or AssertionError
 
-    def same_weights(self, one: Created, other: Created) -> bool:
-        """Tell whether two implementations of a step read the same bytes as their weights."""
-        pairs = zip(one.slots, other.slots, strict=True)
-        return all(a.offset == b.offset and self._dnnl.equal(a.target, b.target) for a, b in pairs)
-
     def _raw(self, role: str, name: str) -> Iterator[RawWeight]:
         for end, part in self._program.weights[name].parts:
             if part.file not in self.files:

@@ -79,10 +79,8 @@ def cold_program(
     """The program of a cold start as bytes, with places and checksums of its weights.
 
     Records are numbered: the steps', those of later runs in the order of the steps that have one, then `extra`, more steps made
-    by the same tape, for measuring. `continuous`: kernels of later runs are prepared between runs.
-
-    Raises:
-        KeyError: weights of a step are to be raw that cannot be (`linking.can_be_raw`).
+    by the same tape, for measuring. `continuous`: kernels of later runs are prepared between runs. KeyError where weights of a
+    step are to be raw that cannot be (`linking.can_be_raw`).
     """
     steps, written = program.steps, Written(program.tape)
     records, raw, recipes = list[list[int]](), list[Numbers](), list[Instruction]()

@@ -22,7 +22,7 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.planning.document import Plan, check_fits, plan_of
 from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
-from edgeplan.runtime.creation import Created, Implementation, aligned, paged
+from edgeplan.runtime.creation import Created, Implementation, aligned, paged, same_weights
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, transformed
 from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PLAN_NAME, MadeFor, PlanFolder, plan_again, replacing, write_plan
@@ -173,10 +173,7 @@ def _offered(recorder: Recorder, lowered: Lowered, plan: Plan) -> list[tuple[Imp
 
 
 class _Linking:
-    """A plan being linked: its steps, as the cold start creates them, without places for their weights.
-
-    The recorder is the library, which keeps what was made alive; the program has places for activations.
-    """
+    """A plan being linked by a library that keeps what was made: its steps, and places for activations, not for weights."""
 
     def __init__(self, lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation]) -> None:
         self.plan, self.recorder, self._lowered = plan, Recorder(), lowered
@@ -206,7 +203,7 @@ class _Linking:
         if (width, cold) == (plan.threads, warmer):
             return
         again, recreated = linker.step(step, warmer, "raw", plan.threads)
-        if cold == warmer and created.slots and linker.same_weights(created, recreated):
+        if cold == warmer and created.slots and same_weights(self.recorder, created, recreated):
             again.source = "shared"
         if again.source != "raw" or self._raw[k]:  # else the kernel of the cold start stays
             self._later[k] = again
@@ -265,7 +262,4 @@ def _buffers(
     """The program with places for its activations; its scratch lies behind them, and how much there is the linker finds."""
     layouts = activation_layouts(lowered, home)
     offsets, scratch = plan_buffers(lowered, layouts, dnnl.info.block)
-    border = (lowered.inputs, lowered.outputs, lowered.shapes)
-    return Program(
-        lowered.name, home, lowered.steps, chosen, *border, layouts, offsets, scratch, scratch, locations, lowered.types
-    )
+    return Program.of(lowered, home, chosen, (layouts, offsets, scratch), 0, locations)

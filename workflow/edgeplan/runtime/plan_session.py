@@ -19,7 +19,21 @@ if TYPE_CHECKING:
     from edgeplan.support.tensors import ModelInput
 
 
-class Session(ABC):
+class Closing:
+    """What is closed when a `with` ends."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Session(Closing, ABC):
     """A plan that is open, and can be run, with the names, shapes and element types of its model's inputs.
 
     It is opened once and closed once, best by `with`. Between the two it is run any number of times, one inference at a time:
@@ -80,12 +94,6 @@ class Session(ABC):
     @abstractmethod
     def _close(self) -> None:
         """Free everything that was opened, once."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 def in_fork(where: str) -> DeviceError:

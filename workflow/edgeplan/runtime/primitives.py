@@ -204,10 +204,7 @@ def _fc(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attr
     inner = [math.prod(maps[i + 1 :]) for i in range(len(maps))]
     strides = (math.prod(maps), *inner) if transposed else (1, *(columns * s for s in inner))
     plain = d.dnnl.strided(shape, strides)
-    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
     bias = d.plain((columns,)) if "bias" in step.weights else None
-    if bias is not None:
-        slots += (Slot(constants.ARG_BIAS, bias),)
     wanted = _wanted(d, shape, plain, v)  # held until the call
     given = (read.value, wanted.value, _value(bias), written.value)
     if v.algorithm == AS_CONVOLUTION:
@@ -227,27 +224,28 @@ def _columns(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand,
     rows, columns, *_ = step.sizes("written")
     inner = math.prod(source) // rows
     read = reads[0].descriptor if len(source) == 2 else d.plain((rows, inner))
-    shape = (inner, columns)
-    plain = d.dnnl.strided(shape, (1, inner)) if step.integer("transposed") else d.plain(shape)
-    bias = d.plain((1, columns)) if "bias" in step.weights else None
-    wanted = _wanted(d, shape, plain, v)  # held until the call
-    given = (read.value, wanted.value, _value(bias), out.descriptor.value)
+    return _product(d, step, v, (read, out.descriptor), (inner, columns), attributes)
+
+
+def _product(d: Descriptors, step: Step, v: Variant, operands: tuple[Handle, Handle], shape: Shape, attributes: Handle) -> Made:
+    """Describe a product with a matrix of weights, of a shape; operands are what is read and written."""
+    (read, written), dtype = operands, d.type_of(step.weights["weight"])
+    plain = d.dnnl.strided(shape, (1, shape[0]), dtype) if step.integer("transposed") else d.plain(shape, dtype=dtype)
+    bias = d.plain((1, shape[1])) if "bias" in step.weights else None
+    wanted = _wanted(d, shape, plain, v, dtype)  # held until the call
+    given = (read.value, wanted.value, _value(bias), written.value)
     return d.primitive("matmul", *given, attributes.value), _weighted(plain, bias)
 
 
 def _fc_in_eight_bits(d: Descriptors, step: Step, v: Variant, _reads: Reads, _out: Operand, attributes: Handle) -> Made:
     """Describe a product of matrices: an inner product of the library takes no zero points."""
-    (read,), (written,), weight = step.inputs, step.outputs, d.type_of(step.weights["weight"])
+    (read,), (written,) = step.inputs, step.outputs
     rows, columns = math.prod(d.shapes[written][:-1]), d.shapes[written][-1]
     inner = math.prod(d.shapes[read]) // rows  # axes of an image are joined
     source = d.plain((rows, inner), dtype=d.type_of(read))
     target = d.plain((rows, columns), dtype=d.type_of(written))
-    shape = (inner, columns)
-    plain = d.dnnl.strided(shape, (1, inner), weight) if step.integer("transposed") else d.plain(shape, dtype=weight)
-    bias = d.plain((1, columns)) if "bias" in step.weights else None
-    wanted = _wanted(d, shape, plain, v, weight)  # held until the call
-    given = (source.value, wanted.value, _value(bias), target.value)
-    return d.primitive("matmul", *given, attributes.value), _weighted(plain, bias) + d.scaling_slots(step)
+    descriptor, slots = _product(d, step, v, (source, target), (inner, columns), attributes)
+    return descriptor, slots + d.scaling_slots(step)
 
 
 def _deconv(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:

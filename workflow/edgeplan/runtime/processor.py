@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import ClassVar, Protocol, Self
 
 from edgeplan.errors import DeviceError
@@ -18,6 +18,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Worker
+from edgeplan.runtime.plan_session import Closing
 
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
@@ -92,11 +93,9 @@ class _Untold:
 class Dispatcher:
     """Tells from numbers alone which kernels a processor would run steps by; no device is opened, no driver needed.
 
-    Models are planned with it and rows are read by it where the processor is not there. A processor's own is a subclass; this
-    one stands for libraries that tell nothing: it refuses no step, and knows no kernel by name.
-
-    Args:
-        numbers: of an open processor (`Processor.numbers`), as they are stored beside rows and predictors.
+    Models are planned with it and rows are read by it where the processor is not there. Numbers are those of an open processor
+    (`Processor.numbers`), as they are stored beside rows and predictors. A processor's own is a subclass; this one stands for
+    libraries that tell nothing: it refuses no step, and knows no kernel by name.
     """
 
     #: Names of the features, the same for every step and in this order; predictors are trained on them.
@@ -127,7 +126,7 @@ class Dispatcher:
 Choose = Callable[[Step, Shapes, Layouts], object | None]
 
 
-class Processor(ABC):
+class Processor(Closing, ABC):
     """A processor of a pair: it runs kernels of steps one after the other, on memory that the other one addresses, too.
 
     A processor is used in this order:
@@ -163,13 +162,10 @@ class Processor(ABC):
     @classmethod
     @abstractmethod
     def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int, *, profiling: bool = False) -> Self:
-        """Open the processor that a device file describes.
+        """Open the processor that options of a device file describe, on the CPU cores that its pair file gives it, if any.
 
-        Args:
-            options: of the device file.
-            cores: CPU cores that the pair file gives it; none for a processor of its own.
-            block: channels of a block of the layout `blocked16` on this machine; a `Host` knows it itself.
-            profiling: whether it is to note when kernels begin and end (`spans`), if it can.
+        A block of the layout `blocked16` has so many channels on this machine; a `Host` knows it itself. With `profiling` it is
+        to note when kernels begin and end (`spans`), if it can.
         """
 
     @property
@@ -193,7 +189,7 @@ class Processor(ABC):
     def allocate(self, size: int) -> Buffer:
         """Memory for activations that both processors address, zeroed."""
 
-    def free(self, buffer: Buffer) -> None:  # noqa: B027  where nobody else holds it, it is free
+    def free(self, buffer: Buffer) -> None:
         """Let go of memory from `allocate`; kernels on it have finished, and none is enqueued any more."""
 
     @abstractmethod
@@ -215,7 +211,7 @@ class Processor(ABC):
     def finish(self) -> None:
         """Wait until all that was enqueued has run."""
 
-    def flush(self) -> None:  # noqa: B027  a processor without a queue has begun
+    def flush(self) -> None:
         """See to it that what was enqueued is begun."""
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:
@@ -244,7 +240,7 @@ class Processor(ABC):
             f"{self.capabilities.name} sees no counters while it runs", where="polling", next_step="synchronise by events"
         )
 
-    def give_up(self) -> None:  # noqa: B027  a processor that does not poll has nothing to end
+    def give_up(self) -> None:
         """End all waits for counters now, from any thread; `finish` then raises, and what is enqueued later runs."""
 
     def spans(self) -> Sequence[tuple[int, int]]:
@@ -255,13 +251,13 @@ class Processor(ABC):
         """
         return ()
 
-    def enqueue_in(self, buffer: Buffer, region: Region) -> None:  # noqa: B027  shared memory need not be moved
+    def enqueue_in(self, buffer: Buffer, region: Region) -> None:
         """Have the queue move a region of memory from `allocate` from the host's copy to the processor's own.
 
         The host leaves it as it is until what is enqueued next has run.
         """
 
-    def enqueue_out(self, buffer: Buffer, region: Region) -> None:  # noqa: B027  shared memory need not be moved
+    def enqueue_out(self, buffer: Buffer, region: Region) -> None:
         """Have the queue move a region of memory from `allocate` from the processor's own copy to the host's."""
 
     def recorded(self, enqueue_all: Callable[[], None]) -> Callable[[], None]:
@@ -274,12 +270,6 @@ class Processor(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free everything; also what kernels still write, once they have ended. It raises nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 class Host(Processor):

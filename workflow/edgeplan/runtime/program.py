@@ -87,10 +87,7 @@ def blocked_images(lowered: Lowered) -> Mapping[str, str]:
 
 
 def _side_by_side(lowered: Lowered) -> set[str]:
-    """Return the images of bytes whose channels lie side by side, whatever the home layout: convolutions of bytes want it.
-
-    Compiled kernels convert them; what any other step touches stays row-major.
-    """
+    """Return the images of bytes whose channels lie side by side: convolutions of bytes want it, compiled kernels convert."""
     if all(step.kind not in SIDE_BY_SIDE for step in lowered.steps):
         return set()
     kinds = (*SIDE_BY_SIDE, INT8_LINE)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-from types import TracebackType
-from typing import Self
+
+from edgeplan.runtime.plan_session import Closing
 
 _NOT_OFFERED = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 _BUFFER_BYTES = 1 << 18
 
 
-class Bringer:
+class Bringer(Closing):
     """Brings what is asked for, one part after the other. For one thread."""
 
     def __init__(self) -> None:
@@ -43,12 +43,6 @@ class Bringer:
     def close(self) -> None:
         """Close the files that are held open."""
         os.close(self._sink)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 def in_memory(descriptor: int, size: int, probes: int = 8) -> bool:

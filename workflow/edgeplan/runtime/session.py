@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import DeviceError, ModelError
+from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, allocate, transformed
@@ -96,41 +95,11 @@ class SequentialSession:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: outputs by tensor name."""
-        self.bind(inputs)
+        self.executable.bind(inputs)
         self.execute()
-        return self.outputs()
-
-    def bind(self, inputs: Mapping[str, Array]) -> None:
-        """Copy the inputs to their place. The arena is reused while running, so each run needs them again."""
-        bind_inputs(self.executable, inputs)
+        return self.executable.outputs()
 
     def execute(self) -> None:
         """Run all steps on the inputs bound."""
         self.worker.dnnl.set_threads(self.threads)
         self.steps.run()
-
-    def outputs(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
-        return session_outputs(self.executable)
-
-
-def copy_inputs(views: Mapping[str, Array], inputs: Mapping[str, Array], model: str) -> None:
-    """Copy the inputs of a run to their place; the name of the model is for messages."""
-    for name, view in views.items():
-        value, expected = inputs.get(name), f"{view.dtype}{list(view.shape)}"
-        if value is None or value.shape != view.shape or not np.can_cast(value.dtype, view.dtype, "same_kind"):
-            given = "missing" if value is None else f"{value.dtype}{list(value.shape)}"
-            what, correct = f"input {name!r} is {given}, not {expected}", f"correct the input: expected {expected}"
-            raise ModelError(what, where=model, next_step=correct)
-        np.copyto(view, value)
-
-
-def bind_inputs(executable: Executable, inputs: Mapping[str, Array]) -> None:
-    """Copy the inputs of a run to their place in the arena; see `copy_inputs`."""
-    program = executable.program
-    copy_inputs({name: executable.activation(name) for name in program.inputs}, inputs, program.name)
-
-
-def session_outputs(executable: Executable) -> dict[str, Array]:
-    """Copies of the outputs of the last run."""
-    return {name: np.array(executable.activation(name)) for name in executable.program.outputs}

@@ -33,6 +33,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.nodes import NodeConfig, Operand
+from edgeplan.graph.onnx.compare import session_options
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.measurement.process.inputs import random_inputs as random_values
 from edgeplan.measurement.process.job import PrepareJob, RunJob, RunResult
@@ -169,9 +170,7 @@ def everything() -> Graph:
 
 def reference_outputs(graph: Graph) -> dict[str, Array]:
     """Return outputs computed operator by operator, without any fusion or blocked layout."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
+    options = session_options(1, optimised=False)
     session = ort.InferenceSession(to_onnx(graph).SerializeToString(), options, providers=["CPUExecutionProvider"])
     return dict(zip(graph.outputs, session.run(list(graph.outputs), random_inputs(graph)), strict=True))
 

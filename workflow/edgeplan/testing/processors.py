@@ -36,7 +36,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Split, partition, partitioned_program
 from edgeplan.runtime.processor import Host, Kernel, Processor, Region, Sharing
 from edgeplan.runtime.program import Program, activation_layouts, default_program, step_candidates
-from edgeplan.runtime.session import PreparedSteps, bind_inputs, session_outputs
+from edgeplan.runtime.session import PreparedSteps
 from edgeplan.testing.engines import reference_outputs, require_close
 
 _LATER_SECONDS, _LONG_SECONDS = 0.05, 10.0
@@ -102,9 +102,7 @@ class ProcessorContract:
         dispatcher = processor.dispatcher(json.loads(json.dumps(dict(processor.numbers))))
         assert dispatcher.block == processor.numbers["block"]
         for graph in (_plain(), _dense(), _varied()):
-            model, lowered = save_onnx(graph, tmp_path / "model.onnx"), lower(graph)
-            layouts = activation_layouts(lowered, BLOCKED)
-            program = default_program(Dnnl(), model, graph, BLOCKED)
+            _, lowered, layouts, program = _made(graph, tmp_path)
             with Executable(Dnnl(), program, tmp_path, processor.allocate(program.arena_bytes)) as executable:
                 for index, step in enumerate(lowered.steps):
                     if dispatcher.refusal(step, lowered.shapes, layouts):
@@ -121,7 +119,7 @@ class ProcessorContract:
         """Each alternative of a layer computes the same as the dispatcher's own kernel."""
         b = GraphBuilder("tuned", (1, 16, 12, 12))
         graph = b.build(b.gap(b.conv_bn(b.conv_bn(b.input, 32, 3), 32, 1)))
-        program = default_program(Dnnl(), save_onnx(graph, tmp_path / "model.onnx"), graph, BLOCKED)
+        *_, program = _made(graph, tmp_path)
         dispatcher = processor.dispatcher(processor.numbers)
         spaces = {
             step.name: [*dispatcher.alternatives(step, program.shapes, program.layouts).values()]
@@ -180,12 +178,9 @@ class ProcessorContract:
     @pytest.mark.parametrize("graph", [_plain(), _dense(), _varied()], ids=lambda graph: graph.name)
     def test_steps_compute_what_the_graph_says(self, processor: Processor, graph: Graph, tmp_path: Path) -> None:
         """Steps run one after the other without waiting, in the order that they are enqueued."""
-        model, dnnl = save_onnx(graph, tmp_path / "model.onnx"), Dnnl()
-        lowered = lower(graph)
-        layouts = activation_layouts(lowered, BLOCKED)
+        _, lowered, layouts, program = _made(graph, tmp_path)
         refused = {step.kind for step in lowered.steps if processor.refuses(lowered, step, layouts)}
         assert "conv" not in refused or graph.name == "varied"
-        program = default_program(dnnl, model, graph, BLOCKED)
         for _ in range(2):
             require_close(_outputs(processor, program, graph, tmp_path), reference_outputs(graph), 1e-4)
 
@@ -210,7 +205,7 @@ class ProcessorContract:
         with Executable(dnnl, split, tmp_path, arena) as executable:
             index = next(k for k, step in enumerate(split.steps) if step.outputs[0] == mine)
             kernel = processor.prepare(executable, index)
-            bind_inputs(executable, random_inputs(graph))
+            executable.bind(random_inputs(graph))
             size = 4 * 36 * -(-channels // block) * block
             place = arena.data[split.offsets[whole] :][:size].view(np.float32)
             place[:] = _MARK
@@ -227,12 +222,8 @@ class ProcessorContract:
         """The processor says why before, and raises an error of edgeplan's own."""
         b = GraphBuilder("refused", (2, 16, 6, 6))
         graph = b.build(b.relu(b.conv_bn(b.lrn(b.input), 16, 3, groups=4)))
-        model, dnnl = save_onnx(graph, tmp_path / "model.onnx"), Dnnl()
-        lowered = lower(graph)
-        layouts = activation_layouts(lowered, BLOCKED)
-        program = default_program(dnnl, model, graph, BLOCKED)
-        arena = processor.allocate(program.arena_bytes)
-        with Executable(dnnl, program, tmp_path, arena) as executable:
+        _, lowered, layouts, program = _made(graph, tmp_path)
+        with Executable(Dnnl(), program, tmp_path, processor.allocate(program.arena_bytes)) as executable:
             for index, step in enumerate(lowered.steps):
                 if processor.refuses(lowered, step, layouts):
                     with pytest.raises(EdgeplanError):
@@ -310,6 +301,12 @@ class ProcessorContract:
         processor.close()
 
 
+def _made(graph: Graph, folder: Path) -> tuple[Path, Lowered, Mapping[str, str], Program]:
+    """Return the file of a graph, its steps, their layouts, and its program."""
+    model, lowered = save_onnx(graph, folder / "model.onnx"), lower(graph)
+    return model, lowered, activation_layouts(lowered, BLOCKED), default_program(Dnnl(), model, graph, BLOCKED)
+
+
 def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path) -> dict[str, np.ndarray]:
     arena = processor.allocate(program.arena_bytes)
     with Executable(Dnnl(), program, folder, arena) as executable:
@@ -323,7 +320,7 @@ def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path)
             for index, step in enumerate(program.steps)
         ]
         everything = (0, program.arena_bytes, 1, program.arena_bytes)
-        bind_inputs(executable, random_inputs(graph))
+        executable.bind(random_inputs(graph))
         processor.enqueue_in(arena, everything)
         for kernel in kernels:
             if isinstance(kernel, Kernel):
@@ -336,7 +333,7 @@ def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path)
         processor.enqueue_out(arena, everything)
         processor.flush()
         processor.finish()
-        found = session_outputs(executable)
+        found = executable.outputs()
     processor.free(arena)
     return found
 
@@ -344,7 +341,7 @@ def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path)
 def _first_output(program: Program, graph: Graph, folder: Path, dnnl: Dnnl) -> np.ndarray:
     """Return what oneDNN's first step writes, padding included."""
     with Executable(dnnl, program, folder) as executable:
-        bind_inputs(executable, random_inputs(graph))
+        executable.bind(random_inputs(graph))
         PreparedSteps(executable, Worker(dnnl), steps=(0,)).run()
         name = program.steps[0].outputs[0]
         channels = -(-program.shapes[name][1] // dnnl.info.block) * dnnl.info.block

@@ -123,10 +123,7 @@ def _order(transpose: onnx.NodeProto) -> list[int]:
 
 
 def _pnnx() -> str:
-    """Return the path of the converter's program.
-
-    It is found without importing its package, which wants torch; the program does not.
-    """
+    """Return the path of the converter's program, found without its package, which wants torch as the program does not."""
     spec = find_spec("pnnx")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         program = Path(folder) / "pnnx"

@@ -65,11 +65,11 @@ class _DnnlSession(Session):
         self._inputs = random_inputs(graph)
 
     def run(self) -> None:
-        self._session.bind(self._inputs)
+        self._session.executable.bind(self._inputs)
         self._session.execute()
 
     def outputs(self) -> Mapping[str, Array]:
-        return self._session.outputs()
+        return self._session.executable.outputs()
 
 
 class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
@@ -83,7 +83,7 @@ class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
 
     def run(self) -> None:
         session, loop = self._session, self._loop
-        session.bind(self._inputs)
+        session.executable.bind(self._inputs)
         session.worker.dnnl.set_threads(session.threads)
         if loop.run(0, len(self._columns)) != DONE:
             session.worker.dnnl.check_execution(loop.status)

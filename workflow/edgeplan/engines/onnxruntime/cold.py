@@ -9,8 +9,8 @@ import onnx
 import onnxruntime as ort
 
 from edgeplan.engines.cold import Artefact, as_it_is
+from edgeplan.graph.onnx.compare import session_options
 
-_ERRORS_ONLY = 3
 _EXTERNAL = "session.optimized_model_external_initializers"
 _LEAST_BYTES = 1024  # smaller weights stay in the model's own file
 
@@ -43,15 +43,11 @@ def _saved(
     model: Path, folder: Path, threads: int, entries: Mapping[str, str] | None = None, name: str = "optimised.onnx"
 ) -> Artefact:
     found, weights = folder / name, folder / "weights.bin"
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = _ERRORS_ONLY  # it warns that the saved model is for this machine alone
+    options = session_options(threads, entries or {})
     options.optimized_model_filepath = str(found)
     if found.suffix == ".onnx":
         options.add_session_config_entry(f"{_EXTERNAL}_file_name", weights.name)
         options.add_session_config_entry(f"{_EXTERNAL}_min_size_in_bytes", str(_LEAST_BYTES))
-    for key, value in (entries or {}).items():
-        options.add_session_config_entry(key, value)
     ort.InferenceSession(str(model), options, ["CPUExecutionProvider"])
     files = tuple(path for path in (found, weights) if path.is_file())
     return Artefact(main=found, files=files, note="blocked layouts of this machine: not portable")

@@ -29,6 +29,7 @@ from edgeplan.engines.base import Array
 from edgeplan.errors import ModelError
 from edgeplan.graph.model_file import messages_of, read_message
 from edgeplan.graph.nodes import MOST_VALUES, AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
+from edgeplan.graph.onnx.compare import session_options
 from edgeplan.graph.onnx.constants import constant_tensor, constant_values, is_known_type
 from edgeplan.graph.onnx.contents import contents_of
 from edgeplan.graph.onnx.prepare import Preparation, give_inputs
@@ -278,10 +279,7 @@ def _give_names(model: onnx.ModelProto) -> None:
 
 
 def _stand_in(model: onnx.ModelProto, path: Path, folder: Path) -> int:
-    """Have all large weights lie in a file with nothing in it, at the same place, and other constants in the message.
-
-    Returns the bytes of the large ones.
-    """
+    """Have all large weights lie in a file with nothing in it, others in the message; return the bytes of the large ones."""
     sizes, source = [0], str(path)
     for tensor in messages_of(model, TensorProto):
         weights = TensorProto.DataType.Name(tensor.data_type) in _WEIGHTS
@@ -307,12 +305,8 @@ def _profiled(
     """Return the optimised model, and the events of one run of it."""
     file, optimised = folder / "model.onnx", folder / "optimised.onnx"
     file.write_bytes(model.SerializeToString())
-    wanted = ort.SessionOptions()
-    wanted.intra_op_num_threads, wanted.inter_op_num_threads, wanted.log_severity_level = threads, 1, _FATAL_ONLY
-    if not fused:
-        wanted.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    for key, value in {**options, "session.disable_prepacking": "1"}.items():  # packing would copy the hole
-        wanted.add_session_config_entry(key, value)
+    entries = {**options, "session.disable_prepacking": "1"}  # packing would copy the hole
+    wanted = session_options(threads, entries, severity=_FATAL_ONLY, optimised=fused)
     wanted.enable_profiling, wanted.profile_file_prefix = True, str(folder / "profile")
     wanted.optimized_model_filepath = str(optimised)
     (folder / _NOWHERE).symlink_to(os.devnull)
@@ -421,10 +415,7 @@ def _steering(node: onnx.NodeProto, place: int, tensor: TensorProto) -> tuple[in
 
 
 def _attributes(node: onnx.NodeProto, versions: Mapping[str, int]) -> tuple[tuple[tuple[str, AttributeValue], ...], str]:
-    """Return attributes by name, and others than numbers and texts as a body; graphs are nodes of their own.
-
-    Those at their defaults, which ONNX Runtime writes or not, are there.
-    """
+    """Return attributes by name, defaults too, and others than numbers and texts as a body; graphs are nodes of their own."""
     domain = _domain(node)
     given = {**_defaults(domain, node.op_type, versions.get(domain, 1)), **{one.name: one for one in node.attribute}}
     plain, rest = list[tuple[str, AttributeValue]](), onnx.NodeProto()

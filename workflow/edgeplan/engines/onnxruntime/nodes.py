@@ -94,10 +94,7 @@ def _descends(graph: Graph, op: Operator, ancestor: Operator, depth: int = _FUSI
 def _inlined_hard_swish(
     graph: Graph, nodes: Mapping[str, onnx.NodeProto], members: Mapping[str, tuple[str, ...]], source: dict[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return members of the nodes without any that hard-swish was inlined as: the hard-swish that reads the same activation.
-
-    `source` learns what they write, so that conversions behind them can be named.
-    """
+    """Return members of nodes that hard-swish was inlined as; `source` learns what they write, for conversions behind them."""
     found: dict[str, tuple[str, ...]] = {}
     for name, node in nodes.items():
         if node.op_type not in _INLINED_TYPES or (members[name] and graph.by_name[members[name][-1]].op_type != "HardSwish"):

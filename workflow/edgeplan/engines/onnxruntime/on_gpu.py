@@ -25,12 +25,12 @@ from edgeplan.engines.onnxruntime import CUDA_OPTIONS, ON_GPU
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.compare import session_options
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 log = logging.getLogger(__name__)
-_ERRORS_ONLY = 3
 _WHERE = "the device file, field options"
 _SEARCH = "cudnn_conv_algo_search"
 #: Options of a device file, with their values where it has none and with what fits. The last two are the provider's own.
@@ -105,11 +105,7 @@ class OnnxRuntimeOnGpu(Engine):
         return self._loaded(model, graph, recorded=False)
 
     def _loaded(self, model: Path, graph: Graph, *, recorded: bool) -> _CudaSession:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = self.settings.threads
-        options.inter_op_num_threads = 1
-        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-        options.log_severity_level = _ERRORS_ONLY
+        options = session_options(self.settings.threads)
         given = [(self.provider, self._provider_options(recorded=recorded)), "CPUExecutionProvider"]
         # without fallback: else ONNX Runtime tries the CPU alone where the GPU refuses, and tells it on the terminal
         session = ort.InferenceSession(str(model), options, providers=given, enable_fallback=0)

@@ -29,11 +29,12 @@ from edgeplan.engines.onnxruntime.nodes import map_nodes
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig, Operand
+from edgeplan.graph.onnx.compare import session_options
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.support.scratch import ScratchFolder
 
 _PROVIDERS = ["CPUExecutionProvider"]
-_ERRORS_ONLY, _FATAL_ONLY = 3, 4
+_FATAL_ONLY = 4
 _LONGEST = 300
 _IR_VERSION = 10
 #: Weights of fewer bytes stand in the model itself, where ONNX Runtime reads shapes and axes.
@@ -52,15 +53,8 @@ class OnnxRuntime(Engine):
     def version(cls) -> str:
         return str(ort.__version__)
 
-    def _options(self) -> ort.SessionOptions:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = self.settings.threads
-        options.inter_op_num_threads = 1
-        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-        options.log_severity_level = _ERRORS_ONLY
-        for key, value in self.settings.options.items():
-            options.add_session_config_entry(key, value)
-        return options
+    def _options(self, **how: Any) -> Any:
+        return session_options(self.settings.threads, self.settings.options, **how)
 
     def load(self, model: Path, graph: Graph) -> Session:
         session = ort.InferenceSession(str(model), self._options(), providers=_PROVIDERS)
@@ -85,9 +79,7 @@ class OnnxRuntime(Engine):
         return loaded
 
     def load_copies(self, config: NodeConfig, copies: int) -> Session:
-        options = self._options()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = _FATAL_ONLY  # what is refused is told by the error
+        options = self._options(severity=_FATAL_ONLY, optimised=False)  # what is refused is told by the error
         try:
             made = copies_model(config, copies)
             if made.weights:

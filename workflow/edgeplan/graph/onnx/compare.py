@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,11 +33,20 @@ def is_rounding(model: Path) -> bool:
 
 def opened_session(model: Path, *, optimised: bool) -> Any:
     """Open a session of one thread."""
+    return ort.InferenceSession(str(model), session_options(1, optimised=optimised), providers=["CPUExecutionProvider"])
+
+
+def session_options(
+    threads: int, entries: Mapping[str, str] = MappingProxyType({}), *, severity: int = _ERRORS_ONLY, optimised: bool = True
+) -> Any:
+    """Return the options of a session whose operators run one after the other, with entries of its configuration."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, _ERRORS_ONLY
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, severity
     if not optimised:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    for name, value in entries.items():
+        options.add_session_config_entry(name, value)
+    return options
 
 
 def largest_difference(original: Path, made: Path, wanted: Preparation) -> float:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from edgeplan import native
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.native_session import STAGES, Span, checked
+from edgeplan.runtime.plan_session import Closing
 
 #: Weights go where the record says.
 AS_LINKED = -1
@@ -37,7 +37,7 @@ class Prepared:
     spent: dict[str, int]
 
 
-class Bench:
+class Bench(Closing):
     """The records of a program. Used by one thread at a time; several benches side by side share nothing but the disk.
 
     Args:
@@ -55,12 +55,6 @@ class Bench:
         path = None if cache is None else os.fsencode(cache)
         types = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, _POINTER, _POINTER)
         checked("measure_open", types, program, len(program), os.fsencode(library), path, shared, ctypes.byref(self._bench))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Free everything; nothing may be used afterwards, its memory neither."""

@@ -235,10 +235,7 @@ def _budgets(workload: Workload, reader: Reader, mode: Mode, layouts: Sequence[I
 def _beside(
     workload: Workload, reader: Reader, mode: Mode, layouts: Sequence[Ints], budget: int, staying: Sequence[int]
 ) -> PlannedMemory | None:
-    """Plan for a budget that a smaller one was left for, None if it does not fit.
-
-    What stayed there stays where it is, unless that costs too much.
-    """
+    """Plan for a budget that a smaller one was left for, or None; what stayed there does so, unless that costs too much."""
     made, free = (best(workload, reader, budget, mode, layouts, first=first) for first in (staying, []))
     if made is None or free is None:
         return None

@@ -261,10 +261,7 @@ def kept_below(workload: Workload, steps: Ints, first: Sequence[int] = ()) -> tu
 def _placed(
     skyline: _Skyline, weights: Sequence[int], tensors: Sequence[tuple[int, int, int, int]]
 ) -> tuple[list[int], list[int]] | None:
-    """Offset of each step's weights, and the step that its load waits for; None if some find no window.
-
-    Weights are bytes of each step, 0 for those that are not placed, tensors begin, end, bytes and address, by begin.
-    """
+    """Offset of each step's weights (bytes, 0: none), and the step that its load waits for; None if some find no window."""
     offset, after = [-1] * len(weights), [-1] * len(weights)
     tensor = 0
     for k, size in enumerate(weights):

@@ -22,7 +22,7 @@ from edgeplan.errors import DeviceError, ModelError
 from edgeplan.runtime import loops
 from edgeplan.runtime.creation import ALIGNMENT, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Buffer, Executable
+from edgeplan.runtime.executable import Buffer, Executable, copy_inputs
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.loops import Loop, zero_words
 from edgeplan.runtime.partitioned.build import PairPlaces, build_pair
@@ -31,7 +31,6 @@ from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Host, Kernel, Processor, Region, Sharing
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.program_file import Border
-from edgeplan.runtime.session import Array, copy_inputs
 from edgeplan.runtime.streaming.build import raw_sizes
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.program import ELSEWHERE, NOTHING, StreamProgram
@@ -39,6 +38,7 @@ from edgeplan.runtime.streaming.weights_file import made_weights
 
 _NS_PER_S = 1e9
 _CPU = 0
+Array = npt.NDArray[Any]
 Times = npt.NDArray[np.int64]
 
 

@@ -18,7 +18,18 @@ from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.candidates import candidates, default
-from edgeplan.runtime.creation import PAGE_BYTES, Call, Created, Creator, Implementation, KernelCall, Place, aligned, paged
+from edgeplan.runtime.creation import (
+    PAGE_BYTES,
+    Call,
+    Created,
+    Creator,
+    Implementation,
+    KernelCall,
+    Place,
+    aligned,
+    paged,
+    same_weights,
+)
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.primitives import Variant
@@ -156,7 +167,7 @@ def _with_kept(dnnl: Dnnl, creator: Creator, places: Places, rows: Sequence[Step
         for row in region:
             if not row.created.slots:
                 continue
-            known = (p for p in parts if p[0].weights == row.step.weights and _same_layout(dnnl, p[1], row.created))
+            known = (p for p in parts if p[0].weights == row.step.weights and same_weights(dnnl, p[1], row.created))
             if (part := next(known, None)) is None:
                 part = (row.step, row.created, size)
                 parts.append(part)
@@ -166,14 +177,6 @@ def _with_kept(dnnl: Dnnl, creator: Creator, places: Places, rows: Sequence[Step
             found.append(_keeping(creator, places, number, Segment(tuple(parts), size)))
         found += region
     return found
-
-
-def _same_layout(dnnl: Dnnl, one: Created, other: Created) -> bool:
-    """Tell whether two steps read their weights in the same layouts."""
-    if len(one.slots) != len(other.slots) or one.weight_bytes != other.weight_bytes:
-        return False
-    pairs = zip(one.slots, other.slots, strict=True)
-    return all(a.offset == b.offset and dnnl.equal(a.target, b.target) for a, b in pairs)
 
 
 def _keeping(creator: Creator, places: Places, region: int, segment: Segment) -> StepInMaking:
@@ -396,7 +399,7 @@ def _alike(dnnl: Dnnl, one: Segment, other: Segment) -> bool:
     """Tell whether two segments of the same values hold the same bytes."""
 
     def same(a: Created | None, b: Created | None) -> bool:
-        return a is b is None or (a is not None and b is not None and _same_layout(dnnl, a, b))
+        return a is b is None or (a is not None and b is not None and same_weights(dnnl, a, b))
 
     return all(a[2] == b[2] and same(a[1], b[1]) for a, b in zip(one.parts, other.parts, strict=True))
 

@@ -55,21 +55,12 @@ def ready(folder: str | os.PathLike[str], library: str, *, alone: bool) -> None:
 
 
 class MeasuredStream(NativeSession):
-    """A plan of memory that is open to be measured.
+    """A plan of memory that is open to be measured, by a plan document (None: the plan's own) or the stored one of a budget.
 
-    Args:
-        folder: of the program and its weights.
-        library: oneDNN's file.
-        schedule: a plan document; None: the plan's own.
-        budget: bytes over idle whose stored schedule is taken; 0: none.
-        readers: processors that reading threads may use; empty: any.
-        debug: memory that becomes free is filled with NaN, so that using it shows.
-        gives_back: it goes back to the system, as an allocator does with large blocks: what static memory saves.
-        records: pages of the library that are needed are written down.
-        mapped: weights are used where their file is mapped, and none is read.
-
-    Raises:
-        EdgeplanError: see `edgeplan.open_plan`.
+    Reading threads may use the processors named; none: any. `debug`: memory that becomes free is filled with NaN, so that using
+    it shows. `gives_back`: it goes back to the system, as an allocator does with large blocks: what static memory saves.
+    `records`: pages of the library that are needed are written down. `mapped`: weights are used where their file is mapped, and
+    none is read. Errors are those of `edgeplan.open_plan`.
     """
 
     def __init__(

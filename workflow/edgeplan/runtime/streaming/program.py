@@ -42,16 +42,11 @@ class Operand(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Executed(msgspec.Struct, frozen=True, array_like=True):
-    """An executed step calls one kernel, once or several times.
+    """An executed step calls one kernel, once or several times; `NOTHING` where nothing is called. Its name is unique.
 
-    Attributes:
-        name: of the step, unique.
-        kernel: its number; `NOTHING` where nothing is called.
-        operands: of each call of the kernel, in the order of its arguments, call by call; of a step that runs elsewhere what it
-            reads and writes.
-        weights_at: where its segment of weights begins in the file; steps with the same weights share one.
-        weight_bytes: of the segment in memory, whole pages; 0 without weights.
-        stored_bytes: of the segment in the file: as many, or half of them (`runtime.streaming.schedules`).
+    Operands are of each call of the kernel, in the order of its arguments, call by call; of a step that runs elsewhere what it
+    reads and writes. Its segment of weights begins at a place of the file (steps with the same weights share one), takes whole
+    pages in memory, 0 without weights, and as many bytes in the file or half of them (`runtime.streaming.schedules`).
     """
 
     name: str

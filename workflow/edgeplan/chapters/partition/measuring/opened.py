@@ -190,7 +190,7 @@ def on_all_cores(pair: Opened, model: Path, inputs: Mapping[str, Any]) -> list[R
 def _run_on_all_cores(pair: Opened, session: SequentialSession, inputs: Mapping[str, Any]) -> Runner:
     def run() -> float:
         with wide(pair):
-            session.bind(inputs)
+            session.executable.bind(inputs)
             began = time.perf_counter()
             session.execute()
             return (time.perf_counter() - began) * 1e3
