@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -157,48 +157,31 @@ def _flip_in_code(folder: Path) -> None:
     _flip(folder / CODE_NAME, (folder / CODE_NAME).stat().st_size // 2)
 
 
-def _cut_code(folder: Path) -> None:
-    os.truncate(folder / CODE_NAME, (folder / CODE_NAME).stat().st_size - 100)
-
-
-def _damage_head(folder: Path) -> None:
-    _flip(folder / CODE_NAME, 0)
-
-
-def _remove_code(folder: Path) -> None:
-    (folder / CODE_NAME).unlink()
-
-
-def _of_another_driver(folder: Path) -> None:
-    """A cache whose codes are whole, of another driver, whose keys are never looked for; it must not even be tried."""
-    write_codes(folder / CODE_NAME, "another driver", dict.fromkeys(_sources(folder), b"not for here"))
-
-
-def _forged(folder: Path) -> None:
-    """A cache that names this driver, with whole digests, of what is no code."""
-    write_codes(folder / CODE_NAME, _identity(folder), dict.fromkeys(_sources(folder), b"no code at all"))
+#: What is done to the code of a plan; whole codes of another driver are not even tried, forged ones name this driver.
+_HARMS: dict[str, Callable[[Path], object]] = {
+    "flipped": _flip_in_code,
+    "cut short": lambda folder: os.truncate(folder / CODE_NAME, (folder / CODE_NAME).stat().st_size - 100),
+    "damaged head": lambda folder: _flip(folder / CODE_NAME, 0),
+    "removed": lambda folder: (folder / CODE_NAME).unlink(),
+    "of another driver": lambda folder: write_codes(folder / CODE_NAME, "another", dict.fromkeys(_sources(folder), b"code")),
+    "forged": lambda folder: write_codes(folder / CODE_NAME, _identity(folder), dict.fromkeys(_sources(folder), b"no code")),
+}
 
 
 def _sources(folder: Path) -> list[Any]:
     program = cast("GpuProgram", read_folder(folder).program)
-    processor = open_gpu(program.device).processor
-    try:
+    with open_gpu(program.device).processor as processor:
         return [processor.source_of(launch_of(launch)) for step in program.steps for launch in step.launches]
-    finally:
-        processor.close()
 
 
 def _identity(folder: Path) -> str:
-    processor = open_gpu(cast("GpuProgram", read_folder(folder).program).device).processor
-    try:
+    with open_gpu(cast("GpuProgram", read_folder(folder).program).device).processor as processor:
         return processor.code_identity
-    finally:
-        processor.close()
 
 
-@pytest.mark.parametrize("harm", [_flip_in_code, _cut_code, _damage_head, _remove_code, _of_another_driver, _forged])
-def test_code_that_is_stale_or_damaged_is_compiled_again_and_written_again(planned: Planned, copy: Path, harm: Any) -> None:
-    harm(copy)
+@pytest.mark.parametrize("harm", _HARMS)
+def test_code_that_is_stale_or_damaged_is_compiled_again_and_written_again(planned: Planned, copy: Path, harm: str) -> None:
+    _HARMS[harm](copy)
     with _opened(copy) as session:
         _check(session, planned)
         assert session.code_problem

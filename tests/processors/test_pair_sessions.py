@@ -28,7 +28,6 @@ from edgeplan.opencl.processor import OpenclDispatcher
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Partitioned, Split, _strided, crossings, partition
-from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, handshake, synchronisation_of
 from edgeplan.runtime.processor import Processor, Region, Sharing
 from edgeplan.runtime.program import activation_layouts
@@ -348,15 +347,6 @@ def test_halves_move_halves() -> None:
     )
     assert moved_in == [4096, 4096, 4096, 4096]
     assert moved_out == [4096, 4096, 0, 128]
-
-
-def test_columns_of_several_rows_are_moved_row_by_row() -> None:
-    b = GraphBuilder("rows", (6, 32))
-    lowered = lower(b.build(b.fc(b.relu(b.fc(b.input, 64)), 16)))
-    made = partition(lowered, activation_layouts(lowered, BLOCKED), _BLOCK, [Split(48, Dimension.channels), 0])
-    _, moved_out = crossings(made, _BLOCK)
-    (region,) = next(regions for regions in moved_out if regions)
-    assert region[1:] == (16 * 4, 6, 64 * 4)
 
 
 def test_strides_become_rows() -> None:

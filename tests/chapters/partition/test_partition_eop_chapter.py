@@ -123,7 +123,6 @@ def test_a_constant_operator_and_too_few_points_are_constants() -> None:
 
 def _evidence(tmp_path: Path) -> EopEvidence:
     subject = _subject(tmp_path)
-    costs = _costs(subject)
     swept = _swept(subject, 1000.0).assign(name="n", operator="conv2d", of_paper="HW", refused="")
     rng = np.random.default_rng(0)
     plans, sweeps, keys = [], [], []
@@ -144,20 +143,14 @@ def _evidence(tmp_path: Path) -> EopEvidence:
         key = pd.DataFrame([[0, "n", "dense", "HW1W2", 0.25, "linear", "linear", 1.03, 1.0, 2]], columns=list(COLUMNS["key"]))
         keys.append(key.assign(**labels))
     sampled = [
-        {
-            "operator": one.operator,
-            "dimension": one.dimension,
-            "size": size,
-            "side": side,
-            "us": size * (1 + 0.01 * rng.random()),
-        }
+        (one.operator, one.dimension, size, side, size * (1 + 0.01 * rng.random()))
         for one in SAMPLED
         for size in (16, 32, 64, 128)
         for side in ("cpu", "gpu")
     ]
-    assert costs.costs.steps
     frames = [pd.concat(some, ignore_index=True) for some in (sweeps, plans, keys)]
-    return EopEvidence("pair", pd.DataFrame(sampled), *frames, {"cores": 2})
+    samples = pd.DataFrame(sampled, columns=["operator", "dimension", "size", "side", "us"])
+    return EopEvidence("pair", samples, *frames, {"cores": 2})
 
 
 def test_tables_figures_and_figures_of_merit(tmp_path: Path) -> None:

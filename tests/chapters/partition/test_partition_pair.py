@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from edgeplan import plan_partition
 from edgeplan.chapters.partition import layers as drawing
+from edgeplan.chapters.partition.evaluation.tables import LAYER_WAYS
 from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load_pair_predictors
 from edgeplan.chapters.partition.measuring.opened import Opened
@@ -146,19 +147,8 @@ def test_layers_are_split_in_every_way(
     assert min(factors.values()) >= 1
     assert min(errors.values()) >= 0
     found = measuring.layers(7)
-    ways = {
-        "cpu",
-        "gpu",
-        "search",
-        "ours",
-        "without dispatch features",
-        "fixed",
-        "equal",
-        "waiting for events",
-        "cpu, all cores",
-    }
     for (_, name), own in found.groupby(["kind", "name"]):
-        assert set(own["way"]) == ways, name
+        assert set(own["way"]) == {"cpu", "gpu", *LAYER_WAYS}, name
         by_way = own.set_index("way")
         assert by_way.loc["cpu", "channels"] == by_way.loc["cpu", "outputs"]
         assert by_way.loc["gpu", "channels"] == 0

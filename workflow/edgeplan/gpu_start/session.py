@@ -377,10 +377,7 @@ class OpenedGpu:
 
 
 def open_gpu(spec: DeviceSpec, *, profiling: bool = False) -> OpenedGpu:
-    """Open the processor of a device; its vectors are those of its options where the device names none.
-
-    With `profiling` it notes when kernels run.
-    """
+    """Open the processor of a device, with vectors as its options say where it names none; with `profiling` it notes times."""
     began = time.perf_counter()
     kind = gpu_class(spec.engine)
     kind.load_library(spec.options)

@@ -54,11 +54,8 @@ def tables(step: Step) -> tuple[npt.NDArray[Any], ...]:
 
 
 def taps(settings: Mapping[str, Any]) -> int:
-    """Count the places that each one written is mixed of, by settings as those of `axis_matrix`."""
-    form = settings["form"]
-    if form == "average":
-        return int(settings["window"])
-    return 2 * _reach(form, _shrunk(settings))
+    """Count the pixels that each one written is mixed of, by settings as those of `axis_matrix`."""
+    return 2 * _reach(settings["form"], _shrunk(settings))
 
 
 def _taps(step: Step) -> _Taps:

@@ -74,10 +74,7 @@ def kernels_digest() -> str:
 
 
 class Programs:
-    """Programs are built for one context and kept.
-
-    What was never built is first built in a process of its own (`apart`), unless this process is one.
-    """
+    """Programs are built for one context and kept; what was never built, first in a process of its own (`apart`)."""
 
     def __init__(self, context: Any, options: OpenclOptions, *, apart: bool = True) -> None:
         self._context, self._options, self._apart = context, options, apart

@@ -41,10 +41,7 @@ class DeviceNumbers:
 
 @dataclass(frozen=True, slots=True)
 class GpuNumbers(DeviceNumbers):
-    """The numbers of a GPU, whose work groups share local memory: kernels in tiles of it are for these.
-
-    `tiled` says how those kernels are chosen; it grows when the rules change.
-    """
+    """The numbers of a GPU, for kernels in tiles of local memory; `tiled` grows when the rules that choose these change."""
 
     tiled: int = 2
 
@@ -89,14 +86,9 @@ Argument = Memory | ArenaOffset | int | float
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch runs one kernel of a step.
+    """A launch runs one kernel of a file of `sources`, `common.h` before it, compiled with macros.
 
-    Attributes:
-        source: name of the file in `sources`, without its ending; `common.h` goes before it.
-        kernel: the function.
-        defines: macros it is compiled with. Source and defines say which program this is.
-        global_size, local_size: work items of each dimension, the first a multiple of the second.
-        arguments: arguments of the kernel, in order.
+    File and macros say which program this is. Global sizes are work items of each dimension, multiples of the local ones.
     """
 
     source: str
@@ -114,10 +106,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A packing says how the values of a step's weights are laid out for its kernels.
-
-    The transform is a name in `TRANSFORMS`, "" for no weights; the buffer has so many elements.
-    """
+    """How the values of a step's weights are laid out for its kernels: a name in `TRANSFORMS`, "" for no weights."""
 
     transform: str = ""
     elements: int = 0
@@ -126,13 +115,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class UsefulWork:
-    """Work tells how much of a computation is of use.
-
-    Attributes:
-        pixels, channels: pixels and channels of the output (rows and columns of a product).
-        padded_pixels, padded_channels: the same in whole tiles.
-        multiplications: multiplications behind one element of the output.
-    """
+    """Pixels and channels of an output, or rows and columns, also in whole tiles, and multiplications behind an element."""
 
     pixels: int
     channels: int

@@ -30,10 +30,7 @@ _FLAT: Strides = (0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """Describes a step's own operation, or one behind it.
-
-    An operand is an activation, or lies in the weights from an element on.
-    """
+    """A step's own operation, or one behind it; an operand is an activation, or lies in the weights from an element on."""
 
     code: int
     alpha: float = 0.0

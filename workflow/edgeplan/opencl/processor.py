@@ -151,10 +151,7 @@ class DispatchingProcessor(Processor):
         """Take machine code of an earlier process for a source, for `command`."""
 
     def merged(self, sources: Sequence[ProgramSource]) -> ProgramSource | None:
-        """Return one program with the kernels of several sources, which `code_of`, `compile` and `load` take as any other.
-
-        None where the driver's programs stay apart.
-        """
+        """One program with the kernels of sources, for `code_of`, `compile` and `load`; None where programs stay apart."""
         del sources
         return None
 

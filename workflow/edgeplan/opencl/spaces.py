@@ -55,10 +55,7 @@ GROUP: Final = (8, 8)
 
 @dataclass(frozen=True, slots=True)
 class GroupTile:
-    """What a work group of a GPU computes from local memory: pixels (or rows) and channels (or columns).
-
-    Each work item has so many rows, and one vector of columns.
-    """
+    """What a group of a GPU computes from local memory: pixels and channels; a work item has `each` rows and one vector."""
 
     rows: int
     columns: int
@@ -110,10 +107,7 @@ def defines(block: int, vector: int, tile: Tile) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Chunks are tiles of pixels as work items.
-
-    Each has so many work items, and each of these a run of tiles, one after the other.
-    """
+    """Tiles of pixels as work items: the number of chunks, the work items of each, and the run of tiles of each of these."""
 
     count: int
     items: int
@@ -133,10 +127,7 @@ def chunks(tiles: int, elements: int, vector: int) -> Chunks:
 
 
 def grouped(size: tuple[int, ...], numbers: DeviceNumbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return global and local size for at least so many work items of two or three dimensions.
-
-    Kernels let those behind them pass.
-    """
+    """Return global and local size for at least so many work items of 2 or 3 dimensions; kernels let those behind them pass."""
     groups = numbers.vector < CPU_VECTOR and numbers.work_group >= math.prod(GROUP)
     local = (*(GROUP if groups else (1, 1)), 1)[: len(size)]
     return tuple(ceil(items, unit) * unit for items, unit in zip(size, local, strict=True)), local
@@ -160,10 +151,7 @@ class LackingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeviceTensor:
-    """A device tensor is an activation, or what a step keeps between its launches.
-
-    It begins at `place` in its memory.
-    """
+    """An activation, or what a step keeps between its launches, from a place in its memory on."""
 
     memory: Memory
     place: ArenaOffset | int

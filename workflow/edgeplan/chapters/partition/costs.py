@@ -198,10 +198,7 @@ def _times(predictors: PairPredictors, layer: LayerShape, channels: Sequence[int
 
 
 def choose(found: Predicted, outputs: int, handshake_us: float, margin: float) -> int:
-    """Channels of lane 0: 0 and all of them are a single processor.
-
-    A split costs a handshake, and has to gain more than the margin of the better one's time.
-    """
+    """Channels of lane 0, 0 or all for one processor: a split costs a handshake, and has to gain more than the margin."""
     whole = min(found.whole_us)
     single = outputs if found.whole_us[0] == whole else 0
     if not found.channels:

@@ -42,12 +42,7 @@ _SPIN_SECONDS, _NAP_SECONDS = 0.002, 0.0001
 
 @dataclass(frozen=True, slots=True)
 class CudaOptions:
-    """These options of a device file choose a GPU, or a slice of one.
-
-    Attributes:
-        device: number of the GPU, as nvidia-smi lists them.
-        multiprocessors: of the slice; 0: the whole GPU.
-    """
+    """A GPU by its number in nvidia-smi, or a slice of so many multiprocessors of it; 0: the whole."""
 
     device: int = 0
     multiprocessors: int = 0

@@ -60,7 +60,7 @@ _NEXT_STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A command is a kernel of OpenCL with its arguments set."""
+    """A kernel of OpenCL with its arguments set."""
 
     kernel: Any
     global_size: tuple[int, ...]
@@ -70,7 +70,7 @@ class _Command:
 
 @dataclass(frozen=True, slots=True)
 class _Allocation:
-    """An allocation is memory of the host's, and what kernels are given for it: the same, or the device's own copy."""
+    """Memory of the host's, and what kernels are given for it: the same, or the device's own copy."""
 
     data: Any
     argument: Any
@@ -79,12 +79,8 @@ class _Allocation:
 class OpenclProcessor(DispatchingProcessor):
     """This processor is one OpenCL device with a queue in order.
 
-    Args:
-        options: which device, and how it is used.
-        block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
-        profiling: whether the device notes when kernels start and end (`spans`).
-        late: whether kernels are made while others run, as in a cold start: none is built apart or run once before, and the
-            queue cannot poll.
+    Kernels may be made `late`, while others run, as in a cold start: none is built apart or run once before, and the queue
+    cannot poll.
     """
 
     def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False, late: bool = False) -> None:
@@ -477,13 +473,10 @@ class _Waiter:
 
 
 def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNumbers:
-    """Return the numbers that the dispatcher asks of a device.
+    """Return the numbers that the dispatcher asks of a device of pyopencl.
 
-    Args:
-        device: of pyopencl.
-        block: channels of a block of activations.
-        options: that it was found by. Vectors are as wide as they say; else as the device computes with at once and its
-            driver can compile, 4 floats where it has no vectors.
+    Vectors are as wide as the options say; else as the device computes with at once and its driver can compile, 4 floats where
+    it has no vectors.
     """
     narrower = [most for driver, most in _NARROWER.items() if driver in device_versions(device)]
     most = min(max(int(device.native_vector_width_float), VECTORS[0]), block, *narrower)

@@ -13,7 +13,6 @@ import numpy as np
 
 from edgeplan.errors import ModelError
 from edgeplan.graph import blocks
-from edgeplan.graph.axis_matrices import taps
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Graph, Operator, Shape
 from edgeplan.graph.shapes import FLOAT32, free
 from edgeplan.graph.steps import Setting
@@ -126,12 +125,12 @@ class Chain:
         """Return a compiled kernel; with a `form` among the settings it reads the tables of that, too."""
         return self.step("compiled", reads, shape, {"kernel": kernel, "block": block, **(settings or {})})
 
-    def mixed(self, tensor: str, axis: int, out: int, settings: Mapping[str, Setting]) -> str:
-        """Return an activation whose places along one axis are mixed into `out` ones (`axis_matrices`)."""
+    def mixed(self, tensor: str, axis: int, out: int, settings: Mapping[str, Setting], taps: int = 0) -> str:
+        """Return an activation whose places along an axis are mixed into `out` ones (`axis_matrices`), of so many taps each."""
         shape = self._shapes[tensor]
         before, size, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
         if size * out > _LARGEST_MATRIX and out > 1:
-            block, out_shape = blocks.mixed(before, size, after, out, taps(settings)), (*shape[:axis], out, *shape[axis + 1 :])
+            block, out_shape = blocks.mixed(before, size, after, out, taps), (*shape[:axis], out, *shape[axis + 1 :])
             return self.kernel(f"mixed_{FLOAT32}", [tensor], out_shape, block, {**settings, "size": size, "out": out})
         side = "left" if after > 1 else "right"
         flat = (before, size, after) if after > 1 else (before, size)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeplan.graph.axis_matrices import Integers, nearest_pixels, picked_by_primitive
+from edgeplan.graph.axis_matrices import Integers, nearest_pixels, picked_by_primitive, taps
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import (
     AGAIN,
@@ -81,7 +81,7 @@ def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     for axis, (size, out) in enumerate(zip(before, after, strict=True)):
         settings = _settings(op, mode, before, after, axis)
         if size != out or settings["scale"] != 1 or "start" in settings:
-            tensor = chain.mixed(tensor, axis, out, settings)
+            tensor = chain.mixed(tensor, axis, out, settings, taps(settings))
     return chain.finished(chain.linear(tensor, 1.0, beyond) if beyond else tensor)
 
 

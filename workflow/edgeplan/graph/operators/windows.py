@@ -227,7 +227,7 @@ def _counted(op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     sides = (kernel, op.integers("strides", ones), op.integers("dilations", ones), before, after)
     for axis, (size, *numbers) in enumerate(zip(out, *sides, strict=True), start=2):
         names = ("window", "stride", "dilation", "before", "after")
-        tensor = chain.mixed(tensor, axis, size, {"form": "average", **dict(zip(names, numbers, strict=True))})
+        tensor = chain.mixed(tensor, axis, size, {"form": "average", **dict(zip(names, numbers, strict=True))}, numbers[0])
     return chain.finished(tensor)
 
 

@@ -204,10 +204,7 @@ def equal(costs: PairCosts) -> Choice:
 
 
 def fixed(costs: PairCosts) -> Choice:
-    """Return the one ratio that is best for all operators together: "Fixed" of EOP's section 5.1.
-
-    It is the best of the ratios that any operator has; EOP fixes one for each subgraph.
-    """
+    """The one ratio that is best for all operators together: "Fixed" of EOP's section 5.1, there for each subgraph."""
     ratios = sorted({o.cpu_share for s in costs.steps for o in s.options if o.kind == SPLIT} or {EQUAL})
     step = max(len(ratios) * len(costs.steps) // _TRIED, 1)
     choices = [at_ratio(costs, ratio) for ratio in ratios[::step]]
@@ -218,8 +215,5 @@ _TRIED = 200_000  # steps simulated to find the fixed ratio; beyond it fewer rat
 
 
 def greedy(costs: PairCosts) -> Choice:
-    """Every operator for itself, as LiPG splits (5.2, 5.4): the option that ends first.
-
-    Hand-overs are not counted.
-    """
+    """Every operator for itself, as LiPG splits (5.2, 5.4): the option that ends first, hand-overs not counted."""
     return tuple(s.options.index(min(s.options, key=lambda o: o.span_ms)) for s in costs.steps)

@@ -67,10 +67,7 @@ class Partitioned:
 
 
 def partition(lowered: Lowered, layouts: Mapping[str, str], block: int, assignments: Sequence[Assignment]) -> Partitioned:
-    """Put the steps of a model on two lanes, where each waits for all of the step before.
-
-    A split of channels takes whole blocks of the layout `blocked16`.
-    """
+    """Put the steps of a model on two lanes, where each waits for all of the step before; channels split in blocks."""
     if len(assignments) != len(lowered.steps):
         raise _misfit(lowered, f"{len(assignments)} assignments for {len(lowered.steps)} steps")
     cuts = [Cut(a.dimension, (a.end,)) if isinstance(a, Split) else None for a in assignments]
@@ -99,10 +96,7 @@ def partition(lowered: Lowered, layouts: Mapping[str, str], block: int, assignme
 
 
 def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple[tuple[int, ...], ...]:
-    """For each step the numbers of those that it always runs after.
-
-    They write what it touches, or read what it overwrites.
-    """
+    """For each step the numbers of those that it always runs after: they write what it touches, or read what it overwrites."""
     root = shared_buffers(lowered, layouts, block)
     readers: dict[str, list[int]] = {}
     writers: dict[str, list[int]] = {}

@@ -357,10 +357,7 @@ class PairSession(Session):
         return self
 
     def spans_ms(self) -> tuple[tuple[float, float, float], ...]:
-        """Return, for each of the model's steps, when its first part began in the last run, and when each lane's part ended.
-
-        In ms since the run began; a lane without a part ends when the step begins.
-        """
+        """When each of the model's steps began in the last run, and ended on each lane, in ms; as it began without a part."""
         ran, origin, lanes = self.times * _MS_PER_NS, np.array(self.placed.origin), np.array(self.placed.lanes)
         found = []
         for step in range(max(self.placed.origin) + 1):

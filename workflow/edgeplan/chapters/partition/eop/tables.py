@@ -93,11 +93,9 @@ class EopEvidence:
 
     @cached_property
     def beside(self) -> pd.DataFrame:
-        """By model and by varied model, ms: our plan, and what the better processor and oneDNN on all cores take.
+        """By figure ("" of the models themselves) and model, ms: our plan, not a number where it did not run, and others.
 
-        Returns:
-            figure ("" of the models themselves), model, ours (not a number where it did not run), single, all_cores; best of
-            the last two, and its way.
+        These are the better processor and oneDNN on all cores; best is the less of them, way its name.
         """
         times = self.plans.pivot_table(
             index=["figure", "model"], columns="way", values="median_ms", aggfunc="first", dropna=False, sort=False

@@ -113,8 +113,7 @@ class PartitionEvidence:
     def beside(self) -> pd.DataFrame:
         """By model, ms: our plan (not a number where it did not run), and the best that other ways take.
 
-        Returns:
-            ours; single, all_cores, stock; best of these three, and its way.
+        These are single, all_cores and stock; best is the least of them, way its name.
         """
         times = self.end_to_end.reindex(self.ours["model"].drop_duplicates())
         stock, single = self.stock.reindex(times.index), times.reindex(columns=[CPU, GPU])

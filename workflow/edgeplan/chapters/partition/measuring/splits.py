@@ -75,11 +75,9 @@ class SplitMeasuring:
     def beside(self, training: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
         """Measure splits of training samples, each at its predicted ratio and whole on both processors in one chain.
 
-        Predictions are held against the splits that were measured, which others may have been predicted to be the best of.
-
-        Returns:
-            By kind: by how much a split takes longer than its slower part is predicted to, the layer whole taken for the
-            measure, median; and by how much half of the predicted gains are off at most (`Card.gain_errors`).
+        By kind: by how much a split takes longer than its slower part is predicted to, the layer whole taken for the measure,
+        median; and by how much half of the predicted gains are off at most (`Card.gain_errors`). Predictions are held against
+        the splits that were measured, which others may have been predicted to be the best of.
         """
         factors, errors, most = {}, {}, _BESIDE_CHAINS * self.settings.chain
         for kind in KINDS:

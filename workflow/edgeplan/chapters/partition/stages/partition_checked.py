@@ -75,10 +75,7 @@ class WrittenPlan:
 def checked_rows(
     pair: PairFile, name: str, model: Path, settings: tuple[str, ...], turns: int, output: Path
 ) -> tuple[pd.DataFrame, WrittenPlan | None]:
-    """Plan a model by its own sweep, then run all ways once more: a row for each, with the columns of `rows.CHECKED`.
-
-    With the rows comes the plan; None where there is none.
-    """
+    """Plan a model by its own sweep, then run all ways once more: rows as in `rows.CHECKED`, and the plan, None without one."""
     written = None
     rows: list[dict[str, Any]] = []
     limits = CheckLimits(turns=turns, fewest=turns, stock=settings)
