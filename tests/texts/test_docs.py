@@ -31,7 +31,7 @@ PAGES = sorted(
 #: Captions link nowhere.
 _WRITTEN = [path for path in PAGES if "captions" not in path.parts]
 _LINK = re.compile(r"\]\(\s*([^()\s]+)\s*\)")
-_COLUMNS, _README_LINES, _FIRST_PREDICTION, _RELEASE_LINES = 100, 175, 25, 10
+_COLUMNS, _README_LINES, _FIRST_PREDICTION, _RELEASE_LINES = 100, 152, 25, 10
 
 
 def _name(path: Path) -> str:
