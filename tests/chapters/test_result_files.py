@@ -165,9 +165,6 @@ def test_a_missing_file_is_named(tmp_path: Path, read: Callable[[Path], Any]) ->
     with pytest.raises(FormatError, match=r"cannot read (the table )?gone.*: No such file or directory") as caught:
         read(tmp_path / "gone.json")
     assert caught.value.where == str(tmp_path / "gone.json")
-
-
-def test_a_document_is_read_without_its_version(tmp_path: Path) -> None:
     path = tmp_path / "about.json"
     path.write_text('{"b": 1, "format_version": 1, "a": {"c": [null]}}')
     assert list(read_document(path, "a").items()) == [("b", 1), ("a", {"c": [None]})]

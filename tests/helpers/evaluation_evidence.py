@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.fusion.detection import COLUMNS
 from edgeplan.chapters.prediction.paper import printed
 from edgeplan.chapters.prediction.stages.fusion import VERIFIED
 
@@ -51,16 +52,10 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def _sweeps() -> pd.DataFrame:
-    rows = []
-    for sweep, xs in {
-        "kernel_size": (1, 3, 5, 7, 9),
-        "input_size": range(8, 225, 24),
-        "out_channels": range(16, 129, 2),
-    }.items():
-        for x in xs:
-            measured = 10.0 + 4.0 * (-(-x // 8))
-            rows.append((sweep, x, "conv", measured, measured * 1.03))
-    return pd.DataFrame(rows, columns=["sweep", "x", "kind", "measured_us", "predicted_us"])
+    swept = {"kernel_size": (1, 3, 5, 7, 9), "input_size": range(8, 225, 24), "out_channels": range(16, 129, 2)}
+    rows = [(sweep, x, "conv", 10.0 + 4.0 * (-(-x // 8))) for sweep, xs in swept.items() for x in xs]
+    frame = pd.DataFrame(rows, columns=["sweep", "x", "kind", "measured_us"])
+    return frame.assign(predicted_us=frame["measured_us"] * 1.03)
 
 
 def full_evidence(per_family: int = 6) -> Evidence:
@@ -83,25 +78,21 @@ def full_evidence(per_family: int = 6) -> Evidence:
         for c in (4, 8)
     ]
     measured_us = rng.uniform(10, 1000, 60)
+    about = {"engine": "onnxruntime", "engine_version": "1.2", "threads": 1}
+    fused = {"conv": (10.0, 20.0), "conv++bn++relu": (10.1, 20.6)}
     return Evidence(
         device="cpu-test",
         zoo=zoo,
         prior=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [*configs, "{}"], "count": [3, 2, 1]}),
         test_cases=pd.DataFrame(
-            {
-                "pair": ["maxpool_relu", "maxpool_relu", "conv_relu", "lrn_relu"],
-                "connection": "single",
-                "context": ["small", np.nan, "16", "16 small"],
-                "t_op1_us": [20.0, 40.0, 50.0, 50.0],
-                "t_op2_us": [5.0, 10.0, 5.0, 5.0],
-                "t_pair_us": [24.5, 49.0, 51.0, 52.5],
-                "margin": [0.1, 0.1, 0.8, 0.5],
-                "noise": [0.2, 0.01, 0.01, 0.3],
-                "decision": ["undecided", "separate", "fused", "undecided"],
-                "repeats": [6, 1, 1, 1],
-                "why_undecided": ["unclear after 6 measurements", np.nan, np.nan, "noise"],
-            }
-        ),
+            [
+                ("maxpool_relu", "small", 20.0, 5.0, 24.5, 0.1, 0.2, "undecided", 6, "unclear after 6 measurements"),
+                ("maxpool_relu", np.nan, 40.0, 10.0, 49.0, 0.1, 0.01, "separate", 1, np.nan),
+                ("conv_relu", "16", 50.0, 5.0, 51.0, 0.8, 0.01, "fused", 1, np.nan),
+                ("lrn_relu", "16 small", 50.0, 5.0, 52.5, 0.5, 0.3, "undecided", 1, "noise"),
+            ],
+            columns=[name for name in COLUMNS if name != "connection"],
+        ).assign(connection="single"),
         verification=pd.DataFrame(
             [
                 ("conv_relu", "single", 100, 90, 80, 80, 1.0, 80 / 90, False, False),
@@ -155,18 +146,10 @@ def full_evidence(per_family: int = 6) -> Evidence:
         breakdown=breakdown,
         sweeps=_sweeps(),
         conv_fusion=pd.DataFrame(
-            {
-                "config": ["4 channels", "8 channels"] * 2,
-                "type": ["conv"] * 2 + ["conv++bn++relu"] * 2,
-                "latency_us": [10.0, 20.0, 10.1, 20.6],
-            }
+            [(f"{n} channels", kind, us) for kind, all_us in fused.items() for n, us in zip((4, 8), all_us, strict=True)],
+            columns=["config", "type", "latency_us"],
         ),
-        environment={
-            "engine": "onnxruntime",
-            "engine_version": "1.2",
-            "threads": 1,
-            "machine": {"cpu": "Example CPU", "cores": 2, "isa": ["avx2"], "memory_gib": 8},
-        },
+        environment={**about, "machine": {"cpu": "Example CPU", "cores": 2, "isa": ["avx2"], "memory_gib": 8}},
         transfer=models[["family", "measured_ms"]].assign(
             transferred_ms=models["measured_ms"] * 1.2, rebuilt_ms=models["predicted_ms"]
         ),

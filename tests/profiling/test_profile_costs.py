@@ -66,17 +66,13 @@ def test_factors_are_measured_over_profiled_where_nothing_overlaps() -> None:
 
 def test_contention_is_beside_over_alone_whatever_was_profiled() -> None:
     alone = {"read": 2.0, "create": 4.0, "execute": 10.0}
-    beside = {"read": 3.0, "create": 6.0, "execute": 9.0}
+    beside, moved = {"read": 3.0, "create": 6.0, "execute": 9.0}, ("read", "create", "transform")
     checks = {
         ("alone", "cached_mmap"): _check(dict.fromkeys(alone, 1.0), alone),
         ("beside", "cached_mmap"): _check(dict.fromkeys(alone, 1.0), beside),
-        ("alone", "raw"): _check(
-            {"read": 1.0, "create": 1.0, "transform": 1.0}, {"read": 1.0, "create": 2.0, "transform": 2.0}
-        ),
+        ("alone", "raw"): _check(dict.fromkeys(moved, 1.0), {"read": 1.0, "create": 2.0, "transform": 2.0}),
         # a little core prepares, which was profiled at twice the time
-        ("beside", "raw"): _check(
-            {"read": 2.0, "create": 2.0, "transform": 2.0}, {"read": 3.0, "create": 4.0, "transform": 8.0}
-        ),
+        ("beside", "raw"): _check(dict.fromkeys(moved, 2.0), {"read": 3.0, "create": 4.0, "transform": 8.0}),
     }
     found = fresh_process_factors._contention(checks, Pairs(1.6, 1.5))
     assert found == Contention(

@@ -135,18 +135,14 @@ def test_fusion_is_told_as_it_was_tested_and_as_the_paper_has_it(evidence: Evide
         tables.table_conv_fusion(replace(evidence, conv_fusion=no_plain))
 
 
-def test_sample_space_counts_every_dimension(evidence: Evidence) -> None:
+def test_sample_spaces_and_rows_are_counted(evidence: Evidence) -> None:
     made = tables.table_05(evidence).set_index("dimension")
     assert made.loc["Cin", "ours"] == "4 - 8"
     # 1 size x 1 kernel x 1 stride x 5 input x 9 output channels.
     assert made.loc["configurations", "ours"].startswith("4.5e-08 billion (2 distinct")
-
-
-def test_rows_are_counted_by_the_papers_kernel_where_they_are_learnt_from(evidence: Evidence) -> None:
-    made = tables.table_06(evidence).set_index("kernel")
+    made = tables.table_06(evidence).set_index("kernel")  # by the paper's kernel, where they are learnt from
     assert made.loc["conv", ["rows", "algorithms"]].tolist() == [2, 1]
-    assert made.loc["fc", "rows"] == 1
-    assert made.loc["se", "rows"] == 0  # the paper's, which is several nodes here
+    assert (made.loc["fc", "rows"], made.loc["se", "rows"]) == (1, 0)  # the latter is several nodes here
 
 
 def test_samplers_are_compared_by_their_conv_predictors_and_by_whole_models_with_these(evidence: Evidence) -> None:
@@ -227,12 +223,9 @@ def test_a_written_table_reads_back_and_carries_its_date(tmp_path: Path) -> None
     assert text.endswith("Measured: 2024-05-06\n")
 
 
-def test_cells_have_four_significant_digits() -> None:
+def test_cells_have_four_significant_digits_and_families_are_recognised() -> None:
     told = {12345.6: "12346", 100.0: "100", 0.0123456: "0.01235", 0.0: "0", float("nan"): "", True: "yes", 7: "7", -2.5: "-2.5"}
     assert {value: cell_text(value) for value in told} == told
-
-
-def test_family_names_are_recognised() -> None:
     assert {paper.family_key(name) for name in ("MobileNet_V2", "MobileNetv2s", "mobilenetv2")} == {"mobilenetv2"}
     assert paper.family_key("ProxylessNAS") == paper.family_key("ProxylessNass") == "proxylessnas"
 

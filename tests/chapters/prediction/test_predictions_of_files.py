@@ -80,18 +80,14 @@ def test_kernels_and_the_call_add_up_to_the_whole(tmp_path: Path) -> None:
     guess = found.kernels[2]
     assert (guess.low_ms, guess.high_ms) == (None, None)
     for k in (*found.kernels[:2], found.kernels[3]):
-        assert k.low_ms is not None
-        assert k.high_ms is not None
-        assert k.low_ms < k.latency_ms < k.high_ms
+        assert (k.low_ms or np.inf) < k.latency_ms < (k.high_ms or 0)
     assert found.predicted_for.told_by == "an engine"  # which is not the one that was measured
 
 
 def test_a_whole_of_which_much_is_guessed_has_no_interval(tmp_path: Path) -> None:
     assert predicted(model("m", [ERF] * 50), tmp_path).low_ms is None
     known = predicted(replace(model("m", [product(16, 256, 64)]), told_by=f"onnxruntime {trained().engine_version}"), tmp_path)
-    assert known.low_ms is not None
-    assert known.high_ms is not None
-    assert known.low_ms < known.latency_ms < known.high_ms
+    assert (known.low_ms or np.inf) < known.latency_ms < (known.high_ms or 0)
     assert (known.predicted_for.told_by, known.interval) == ("", 0.9)
 
 

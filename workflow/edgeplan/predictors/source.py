@@ -102,10 +102,7 @@ class Source:
 def find_predictors(name_or_path: str, results: Path | None = None, *, engine: str = "") -> Source:
     """Find the predictors of a device: those of the workspace, else the shipped ones.
 
-    Args:
-        name_or_path: name of the device, or path of its file.
-        results: folder of results to look in, and nowhere else.
-        engine: the only engine whose devices serve, by its name; a refusal names those alone.
+    `results` is a folder to look in, and nowhere else; a refusal names devices of one `engine` alone.
     """
     found = workspace()
     folder = results or found.results

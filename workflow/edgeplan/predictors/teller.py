@@ -46,11 +46,7 @@ class Teller:
             return replace(self.engine.executed_file(path, Preparation(), fused=fused), name=graph.name)
 
     def of_file(self, path: Path, wanted: Preparation) -> ExecutedModel:
-        """Tell the nodes of a file.
-
-        Raises:
-            ModelError: it cannot be read, an axis stays open, or the engine cannot run it.
-        """
+        """Tell the nodes of a file."""
         if self.engine is not None and self.engine.reads_files:
             return replace(self.engine.executed_file(path, wanted), name=path.name)
         return replace(self.of_graph(simplify(load_prepared(path, wanted))), name=path.name)

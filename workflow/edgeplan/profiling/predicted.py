@@ -9,7 +9,7 @@ reading and transforming weights a price a call and a byte. The fit is a small d
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -44,14 +44,6 @@ FILE_NAME = "preparation.json"
 STAGES = ("read", "create", "transform", "cached_read", "cached_mmap", "create_again", "transform_again")
 #: Stages whose cost depends on the kernel; the others move bytes, whatever they are for.
 _BY_KIND = ("create", "create_again", "transform", "transform_again")
-#: What a preparation stage costs in proportion to; creation costs the same for any size.
-_BYTES: Mapping[str, Callable[[Row], int]] = {
-    "read": lambda row: row.raw_bytes,
-    "transform": lambda row: row.weight_bytes,
-    "transform_again": lambda row: row.weight_bytes,
-    "cached_read": lambda row: row.weight_bytes,
-    "cached_mmap": lambda row: row.weight_bytes,
-}
 _LEAST_ROWS = 20
 _LEAST_MS = 1e-4  # of a sample, for a relative error of it to count
 #: The key of a fit over all kinds.
@@ -145,19 +137,11 @@ class PreparationCosts(BaseModel):
         rows = f"rows of {self.measured_at}, shipped"
         return f"preparation predicted for {self.cpu or 'another processor'} ({rows}), not for this machine"
 
-    def start_ms(self, steps: int) -> float:
-        """Return the cost of a program before its first step in ms: in proportion to its steps, as in other models."""
-        return steps * self.start_ms_per_step
-
     def stage_ms(self, stage: str, row: Row, core: str) -> float:
         """Return the cost of a stage, ms, for a candidate of known sizes: that of its kind of kernel, else of all kinds."""
         lines = self.lines[f"{stage}:{core}"]
         call, per_byte = lines.get(kernel_name(row.implementation), lines[_ALL])
         return call + per_byte * _size(stage, row)
-
-    def wide_factor(self, implementation: str) -> float:
-        """Return the time on all cores over the time on one core."""
-        return self.wide.get(kernel_name(implementation), self.wide.get(_ALL, 1.0))
 
 
 def _typical(row: Row, stage: str) -> float | None:
@@ -166,7 +150,8 @@ def _typical(row: Row, stage: str) -> float | None:
 
 
 def _size(stage: str, row: Row) -> int:
-    return _BYTES[stage](row) if stage in _BYTES else 0
+    """Return what a preparation stage costs in proportion to; creation costs the same for any size."""
+    return 0 if stage.startswith("create") else row.raw_bytes if stage == "read" else row.weight_bytes
 
 
 def _wide(rows: Sequence[Row], cores: Cores) -> dict[str, float]:
@@ -229,7 +214,7 @@ def predicted_profiles(
             costs = shipped
         else:
             costs = PreparationCosts.of_store(store, frozenset(own), cores, disturbed=True)
-    execution, start = _Execution(dnnl, graph, predictor), costs.start_ms(len(lowered.steps))
+    execution, start = _Execution(dnnl, graph, predictor), len(lowered.steps) * costs.start_ms_per_step
     about = cores, costs.constants, replace(costs.start, start_ms=start, noise=0.0), costs.once_ms
     return tuple(
         profile_of(dnnl, name, lowered, found.program.home, _rows(found, execution, costs, cores), *about) for found in subjects
@@ -285,7 +270,7 @@ def _row(costs: PreparationCosts, cores: Cores, group: Group, position: int, exe
     blank = Row(group.digest, name, position, sizes.raw, sizes.weights, sizes.scratch, {}, 0.0)
     stages = STAGES if sizes.weights else ("create", "create_again")
     samples = {f"{s}:{core}": (costs.stage_ms(s, blank, core),) for s in stages for core in cores.classes}
-    wide = costs.wide_factor(name)
+    wide = costs.wide.get(kernel_name(name), costs.wide.get(_ALL, 1.0))
     for width in cores.widths:
         time = execute_ms * (wide if width > 1 else 1.0)
         samples |= {f"first:{width}": (time,), f"warm:{width}": (time,)}

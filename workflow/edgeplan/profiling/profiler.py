@@ -151,11 +151,7 @@ def _profile(model: ModelToProfile, home: str, rows: ProfileStore, cores: Cores,
 
 
 class _Measuring:
-    """This class measures, within a budget, missing rows of home layouts and what the machine's constants lack.
-
-    The rows of all layouts come first, since what is known of one tells whether another is worth more than a look; then whole
-    programs are started.
-    """
+    """This class measures, within a budget, missing rows of home layouts and what the machine's constants lack."""
 
     def __init__(
         self, model: ModelToProfile, store: ProfileStore, settings: ProfileSettings, cores: Cores, budget: TimeBudget

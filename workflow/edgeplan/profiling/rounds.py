@@ -259,10 +259,7 @@ class Harness:
         self.dnnl.set_threads(1)
 
     def _repeat(self, what: Round, times: RoundTimes) -> None:
-        """Prepare steps after an equal one: what they share is made once, so they are bound and transformed only.
-
-        A step without an equal here is created after itself: another model that has the same one may have several.
-        """
+        """Prepare steps after an equal one: what they share is made once, so they are bound and transformed only."""
         for index in sorted(what.repeats & set(what.choice)):
             other = next((step for step in self.group[index].steps if step != index), index)
             # its raw weights are in the caches
@@ -402,11 +399,8 @@ def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: RoundTim
 
 
 def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: ProfileSettings, *, sure: bool) -> list[int]:
-    """Return the candidates that are worth more samples than they have had.
-
-    What was only measured disturbed may be better than it seems, unless there is no time to find out (`sure`).
-    """
-    costs = {p: (_prepare_ms(samples[p]), min(_least(samples[p][stage]) for stage in _EXECUTING)) for p in alive}
+    """Return the candidates that are worth more samples than they have had."""
+    costs = {p: (_prepare_ms(samples[p]), min(min(undisturbed(samples[p][stage])) for stage in _EXECUTING)) for p in alive}
     unsure = {p for p in alive if not all(_clean(samples[p][s]) for s in (*_PREPARING, *_EXECUTING) if samples[p].get(s))}
 
     def beaten(mine: Sequence[float], other: Sequence[float]) -> bool:
@@ -420,11 +414,6 @@ def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: Pro
     return [
         p for p, mine in costs.items() if (p in unsure and not sure) or not any(beaten(mine, other) for other in costs.values())
     ]
-
-
-def _least(samples: Sequence[Sample]) -> float:
-    """Return the least undisturbed sample: one slow sample decides nothing."""
-    return min(undisturbed(samples))
 
 
 def _prepare_ms(samples: Mapping[str, Sequence[Sample]]) -> float:

@@ -111,7 +111,10 @@ class Trials:
         }
         if status.st_size:
             facts["stamp"] = stamp(status)
-        inputs, outputs = ([_border(found, name) for name in names] for names in (found.inputs, found.outputs))
+        inputs, outputs = (
+            [Border(name, found.shapes[name], found.offsets[name], found.dtype(name)) for name in names]
+            for names in (found.inputs, found.outputs)
+        )
         files = [ModelFile(str(path), path.stat().st_size, stamp(path.stat())) for path in paths]
         return ColdProgram(facts, (range(len(steps)),), inputs, outputs, files, self._linker.tape, steps, [None] * len(steps))
 
@@ -194,10 +197,6 @@ class _Own:
             self._file.write(content.tobytes().ljust(paged(content.nbytes), b"\0"))
             self._end += paged(content.nbytes)
         return self._known[key]
-
-
-def _border(program: Program, name: str) -> Border:
-    return Border(name, program.shapes[name], program.offsets[name], program.dtype(name))
 
 
 def _stand_in_cache(path: Path, size: int) -> Path:

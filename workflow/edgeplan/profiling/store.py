@@ -151,12 +151,8 @@ def alternatives(folders: Iterable[Path], what: Mapping[str, Any]) -> tuple[dict
 class ProfileStore(KeyedStore[str, tuple[Row, ...]]):
     """A store holds the rows of one key by step: a value is the candidates of a step, in the library's order.
 
-    Of two rows of one candidate the less disturbed one counts, of equals the first.
-
-    Args:
-        folder: `data/rows/<device>/cold_start/profiles`, or the user's own; None keeps rows in memory only.
-        what: the identity.
-        shared: another folder whose rows of this key are read, e.g. those that the pipeline measured; nothing is written there.
+    Of two rows of one candidate the less disturbed one counts, of equals the first. Without a folder rows are kept in memory;
+    those of this key in a `shared` folder, e.g. that of the pipeline, are read, and nothing is written there.
     """
 
     def __init__(self, folder: Path | None, what: Mapping[str, Any], shared: Path | None = None) -> None:

@@ -165,12 +165,6 @@ def write_report(*, params: ChapterParams, chapters: Path, remarks: Path, report
     """Gather what the chapters handed over of the targets in params.yaml into one page.
 
     The figures of merit of all chapters of a target go beside it, to `<target>/metrics.json`.
-
-    Args:
-        params: params.yaml. What the folder holds besides is of other runs: the page names it and shows none of its figures.
-        chapters: folder of what was handed over, by target: figures of merit and pages.
-        remarks: folder of texts written by people, one paragraph a remark.
-        report: the page.
     """
     parts = {
         chapters / Path(path).relative_to(HANDED_OVER): name for path, name in parts_of_report(params.model_dump()).items()

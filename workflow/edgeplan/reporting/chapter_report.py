@@ -187,13 +187,7 @@ class ChapterReport(Generic[Evidence]):
         return self.evidence(target, **frames, **{name: read_document(folder / f"{name}.json") for name in self.documents})
 
     def write(self, *, measured: Path, metrics: Path, chapter: Path) -> None:
-        """Write all that the chapter shows of a target; what cannot be shown says why. Nothing is measured.
-
-        Args:
-            measured: folder that the evidence is read from; tables and figures go there too.
-            metrics: file of the figures of merit.
-            chapter: file of the page, in a folder named by the target.
-        """
+        """Write all that the chapter shows of a target; what cannot be shown says why. Nothing is measured."""
         self.show(self.read(chapter.parent.name, measured), folder=measured, metrics=metrics, chapter=chapter)
 
     def show(self, evidence: Any, *, folder: Path, metrics: Path, chapter: Path) -> None:

@@ -159,10 +159,6 @@ def estimate(statistic: Callable[..., float], *parts: ArrayLike) -> Estimate:
 
     The interval says how much the figure hangs on which of them were taken, and on the noise of each; not on what all of one
     run have in common. There is none where fewer than two, or fewer than half of the draws, give a value.
-
-    Args:
-        statistic: function of arrays, one for each part.
-        parts: values (n,) that belong together position by position; not a number for none.
     """
     values = [np.asarray(part, dtype=np.float64) for part in parts]
     if not (units := values[0].size):

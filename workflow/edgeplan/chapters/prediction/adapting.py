@@ -76,15 +76,9 @@ class Adapted:
 def adapt_device(
     name: str, old: str = "", *, seconds: float = 60.0, batch: int = 1, results: Path | None = None, rows: Path | None = None
 ) -> Adapted:
-    """Measure here for some seconds, and write predictors of a device.
+    """Measure a device of this machine for some seconds, and write its predictors.
 
-    Args:
-        name: name of the device, or path of its file; its engine is installed here.
-        old: device whose predictors are the prior; "" takes the one of the same engine.
-        seconds: time to measure.
-        batch: images of each whole model.
-        results: folder of the results; without, the workspace's.
-        rows: folder of measured rows; likewise.
+    The prior are the predictors of `old`, without a name those of a device of the same engine; `batch` are images of a model.
     """
     device, space, began = load_device(name), workspace(), time.monotonic()
     device.require_local("kernels are measured")

@@ -133,7 +133,7 @@ def learn(
     spilled = spill(samples.context, cache_bytes)
     near, far = split_terms(table.sizes, earlier)
     rows = near[table.place] + far[table.place] * spilled[:, None]
-    ratio = _ratio_to_prior(rows, samples.us) if prior else None
+    ratio = nine_digits(float(np.exp(np.median(np.log(samples.us / rows[:, len(TERMS)]))))) if prior else None
     kinds, texts, all_kinds = {}, [], samples.kinds
     for kind in sorted(set(all_kinds.tolist())):
         at = np.flatnonzero(all_kinds == kind)
@@ -246,10 +246,6 @@ def _work(rows: Floats, us: Floats, to_prior: float | None, of_kind: Floats | No
     else:
         work[prior] = max(work[prior], _LEAST_CONSTANT * to_prior)
     return nine_digits_each(work)
-
-
-def _ratio_to_prior(rows: Floats, us: Floats) -> float:
-    return nine_digits(float(np.exp(np.median(np.log(us / rows[:, len(TERMS)])))))
 
 
 def _fallback(rows: Floats, us: Floats, kinds: Any, to_prior: float | None) -> tuple[Floats, float]:

@@ -34,10 +34,7 @@ _GROUPS = 4
 
 
 def shares_by_family(evidence: Evidence) -> pd.DataFrame:
-    """Return the mean share (0..1) of each kernel kind in predicted latency: one row a family and "all", one column a kind.
-
-    Kinds are ordered by their mean share; a family's row sums to 1.
-    """
+    """Return the mean share (0..1) of each kernel kind in predicted latency: one row a family and "all", one column a kind."""
     parts = evidence.breakdown
     wide = parts.pivot_table(index="model_id", columns="kind", values="predicted_ms", aggfunc="sum", fill_value=0.0)
     wide = wide.div(wide.sum(axis=1), axis=0)

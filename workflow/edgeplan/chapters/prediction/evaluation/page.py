@@ -119,17 +119,13 @@ def metrics(evidence: Evidence) -> dict[str, float]:
     return dict(sorted(figures_of_merit(MERITS, evidence).items()))
 
 
-def _overall(device: str) -> float:
-    """Return the share of all models that the paper predicts within 10 % on a device."""
-    return float(paper.printed("table_08", "family")[f"paper {device}: within 10 % (%)"]["all"])
-
-
+_ALL_MODELS = paper.printed("table_08", "family").loc["all"]
 _CARDS = (
     CardOf(
         "predicts {} of the models within 10 %",
         "prediction.within_10pct",
         share=True,
-        paper=", ".join(f"{_overall(device):g} % ({device})" for device in ("CPU", "VPU")),
+        paper=", ".join(f"{_ALL_MODELS[f'paper {device}: within 10 % (%)']:g} % ({device})" for device in ("CPU", "VPU")),
     ),
     CardOf(
         "measured twice, {} of the same models are within 10 %",

@@ -120,10 +120,7 @@ def table_03(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_04(evidence: Evidence) -> pd.DataFrame:
-    """Return Table 4: kernels of ResNet18 and how many of each, by the detected rules and on the paper's backends.
-
-    The paper's `avgpool` is the global pooling, `gap` here.
-    """
+    """Return Table 4: kernels of ResNet18 and how many of each, by the detected rules and on the paper's backends."""
     ours, printed = Counter(evidence.resnet18_kernels), paper.printed("table_04", "kernel")
     kernels = list(dict.fromkeys([*ours, *printed.index]))
     table = pd.DataFrame({"kernel": kernels, evidence.device: [ours[k] for k in kernels]})
@@ -255,10 +252,7 @@ def _measuring_seconds(sampling: Mapping[str, Any], calibration: pd.DataFrame) -
 
 
 def kernel_minutes(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> float:
-    """Return the minutes of measuring behind the predictors: all parts but the frozen test set and what only compares.
-
-    They are of the sampler's document, and of the whole models that set the factors of kinds and the intervals.
-    """
+    """Return the minutes of measuring behind the predictors: all parts but the frozen test set and what only compares."""
     parts = _measuring_seconds(sampling, calibration)
     return sum(v for k, v in parts.items() if k not in NOT_BEHIND_PREDICTORS) / _SECONDS_PER_MINUTE
 
@@ -272,10 +266,7 @@ def table_12(evidence: Evidence) -> pd.DataFrame:
 
 
 def baselines(evidence: Evidence) -> pd.DataFrame:
-    """Return every predictor's +-10 % accuracy and RMSPE by family and of all, in percent, where it was evaluated.
-
-    Columns are family (this project's name, or "all"), models, and two for each of `PREDICTORS`.
-    """
+    """Return every predictor's +-10 % accuracy and RMSPE by family and of all, in percent, where it was evaluated."""
     frame = evidence.evaluated("measured_ms", "predicted_ms", "macs", "memory_bytes")
     frame = with_baselines(frame) if len(frame["family"].unique()) > 1 else frame
     table = by_group(frame)[["family", "models"]]
@@ -305,10 +296,7 @@ def fit_linear(features: FloatArray, latency: FloatArray) -> FloatArray:
 
 
 def leave_one_family_out(models: pd.DataFrame, columns: Sequence[str]) -> pd.Series[float]:
-    """Predict every family (ms) by a linear regression over the others, of two at least; negative where the line is.
-
-    Of each model are given its family, measured_ms and the columns of features, e.g. `LINEAR_BASELINES["flops"]`.
-    """
+    """Predict every family (ms) by a linear regression over the others, of two at least; negative where the line is."""
     features = np.column_stack([models[c].to_numpy(float) for c in columns])
     latency, group = models["measured_ms"].to_numpy(float), models["family"].to_numpy()
     predicted = np.empty(len(models))

@@ -438,10 +438,7 @@ def _incredible(outcome: CaseOutcome, settings: FusionSettings) -> bool:
 
 
 def _may_clear(outcome: CaseOutcome, settings: FusionSettings) -> bool:
-    """Tell whether further measurements could decide a case: not where the noise hides even a full saving many times over.
-
-    Nor where both together are dearer than one by one, see `judge`.
-    """
+    """Tell whether further measurements could decide a case: not where the noise hides even a full saving many times over."""
     hopeless = 4 * math.sqrt(settings.max_rounds)
     return outcome.noise * settings.confidence < hopeless and not _dearer(outcome.margin, outcome.noise, 1.0, settings)
 

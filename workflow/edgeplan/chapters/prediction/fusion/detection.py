@@ -275,11 +275,6 @@ def detect(
 ) -> tuple[FusionRules, pd.DataFrame]:
     """Find what a device fuses.
 
-    Args:
-        measure: times graphs, e.g. on a bench; called with further graphs as answers raise questions.
-        settings: threshold, confidence, probes.
-        provenance: stands in the rules.
-
     Returns:
         The rules, and one row for each test case (`COLUMNS`; times in microseconds, margin and noise relative to the cheaper
         operator's time). Undecided pairs stand in the rules as in other classes of channel counts or as not fused,
@@ -436,17 +431,14 @@ def pooled_decision(small: CaseOutcome, large: CaseOutcome, settings: FusionSett
     Margins are averaged, weighted by their inverse variances. So a saving on large maps, part of which may be that of caches,
     is no proof where small ones lean against it.
     """
+    cheaper, dearer = sorted((large.op1_us, large.op2_us))
+    material = cheaper > settings.material_share * dearer
     excess = [outcome.margin - settings.alpha for outcome in (small, large)]
     unclear = [abs(e) <= settings.confidence * o.noise for e, o in zip(excess, (small, large), strict=True)]
-    if not unclear[0] or (large.decision == "undecided" and not (unclear[1] and _material(large, settings))):
+    if not unclear[0] or (large.decision == "undecided" and not (unclear[1] and material)):
         return large.decision  # one that is undecided for another reason has no say
     # both sides times the sum of variances: the noise of either may be nothing
     over = excess[0] * large.noise**2 + excess[1] * small.noise**2
     if abs(over) <= settings.confidence * small.noise * large.noise * math.hypot(small.noise, large.noise):
         return "undecided"
     return "fused" if over > 0 else "separate"
-
-
-def _material(outcome: CaseOutcome, settings: FusionSettings) -> bool:
-    cheaper, dearer = sorted((outcome.op1_us, outcome.op2_us))
-    return cheaper > settings.material_share * dearer

@@ -159,10 +159,7 @@ def _varied(models: Sequence[ExecutedModel], count: int, seed: int) -> Iterator[
 
 
 def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path, metrics: Path, chapter: Path) -> None:
-    """Predict every evaluated variant and write what follows from it below `results`.
-
-    The figures of merit go to `metrics`, the page of the report to `chapter`.
-    """
+    """Predict every evaluated variant and write what follows from it below `results`."""
     predictor, known = load_predictor(results / "predictors"), read_measured(results / "predictors")
     told = read_parquet(results / "nodes" / "models.parquet", *COLUMNS)
     table = read_models(zoo / "models.parquet", bases=False, variants=True)
@@ -252,11 +249,6 @@ def _breakdown(predictor: NodePredictor, executed: Mapping[str, ExecutedModel], 
     return pd.DataFrame(rows, columns=["model_id", "kind", "predicted_ms"])
 
 
-def _one_us(predictor: NodePredictor, config: NodeConfig, context: int) -> float:
-    """Predict a node by itself, us."""
-    return predictor.predict(ExecutedModel("", (ExecutedNode("", config),), context)).nodes[0].us
-
-
 def _sweeps(labelled: pd.DataFrame, predictor: NodePredictor) -> pd.DataFrame:
     """Return measured and predicted latency of one convolution along one dimension (Figures 7 and 8)."""
     rows = []
@@ -266,8 +258,8 @@ def _sweeps(labelled: pd.DataFrame, predictor: NodePredictor) -> pd.DataFrame:
         for text, us in zip(part["config"], part["latency_us"], strict=True):
             config = NodeConfig.from_json(text)
             if _is_convolution(config, int(out), int(kernel)):
-                predicted = _one_us(predictor, config, config.weight_bytes) / predictor.speed
-                rows.append((sweep, int(place), "conv", float(us), predicted))
+                alone = predictor.predict(ExecutedModel("", (ExecutedNode("", config),), config.weight_bytes))
+                rows.append((sweep, int(place), "conv", float(us), alone.nodes[0].us / predictor.speed))
     frame = pd.DataFrame(rows, columns=["sweep", "x", "kind", "measured_us", "predicted_us"])
     return frame.drop_duplicates(["sweep", "x"]).reset_index(drop=True)
 

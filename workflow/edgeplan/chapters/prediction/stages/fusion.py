@@ -129,11 +129,7 @@ def detect_fusion(
     skipped: Path,
     verification: Path,
 ) -> None:
-    """Detect the rules, write them with their test cases and the pairs not tested, and verify them over the whole zoo.
-
-    Rules are written, and verified, as they stand with the prior, where there is one. The verification covers every base model
-    and every evaluated variant; a black-box engine leaves it empty.
-    """
+    """Detect the rules, write them with their test cases and the pairs not tested, and verify them over the whole zoo."""
     file = load_device(device)
     with Bench(file, params.measurement, rows) as bench:
         bench.limit(params.fusion.stage_seconds)
@@ -191,11 +187,6 @@ def verify(rules: FusionRules, graphs: Iterable[Graph], executed: Callable[[Grap
 
     An edge counts as fused when its two ends run in one node (of the engine), or belong to one kernel (by the rules). An
     operator that the engine dropped because it repeats another runs where that one does.
-
-    Args:
-        rules: the rules to judge.
-        graphs: models; a generator keeps only one in memory.
-        executed: the nodes the engine runs for a graph.
 
     Returns:
         One row (`VERIFIED`) for each pair of kinds and connection (`single`, `multi-inbound`, `multi-outbound`).

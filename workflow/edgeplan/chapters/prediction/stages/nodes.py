@@ -42,15 +42,8 @@ _OUT_CHANNELS = range(16, 97)
 _MOST_RANDOM_MACS = 2_000_000_000
 #: (channels, size, kernel) at which Conv, Conv++bn and Conv++bn++relu are compared; the first is the paper's (section 6).
 _CHECKED = (
-    (32, 56, 1),
-    (32, 56, 3),
-    (64, 56, 3),
-    (30, 56, 3),
-    (64, 28, 3),
-    (66, 28, 3),
-    (128, 28, 1),
-    (256, 14, 3),
-    (512, 7, 3),
+    *((32, 56, 1), (32, 56, 3), (64, 56, 3), (30, 56, 3)),
+    *((64, 28, 3), (66, 28, 3), (128, 28, 1), (256, 14, 3), (512, 7, 3)),
 )
 
 
@@ -59,10 +52,8 @@ def _graph(sweep: str, channels: int, size: int, out: int, kernel: int, tail: st
     b = GraphBuilder(f"{sweep}-{channels}-{size}-{out}-{kernel}-{tail or 'plain'}".replace(" ", "-"), (1, channels, size, size))
     x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # an image
     x = b.conv(x, out, kernel)
-    if "bn" in tail:
-        x = b.bn(x)
-    if "relu" in tail:
-        x = b.relu(x)
+    x = b.bn(x) if "bn" in tail else x
+    x = b.relu(x) if "relu" in tail else x
     return b.build(b.maxpool(x, 3, 1, 1) if size > 2 else x)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -141,7 +141,9 @@ def train_predictors(
         kernels_of = learn(_samples(sampled), cache, settings)
         said = time_of(kernels_of, _samples(judged))[0]
         cost = {"sampler": name, "rows": len(sampled), "seconds": sampled["seconds"].sum()}
-        found_rows.append({**cost, **_figures(judged["us"], said)})
+        hit = accuracy(judged["us"] / 1e3, said / 1e3)
+        errors = {"labels": hit.models, "rmse_ms": hit.rmse, "rmspe": hit.rmspe, "within_10pct": hit.within_10pct}
+        found_rows.append({**cost, **errors})
         frame[f"{name}_sampling_ms"] = _with_convolutions(predictor, kernels_of, list(evaluated.values())) / 1e3
         if name == ADAPTIVE:
             reference = said
@@ -175,11 +177,6 @@ def _judged(split: str, rows: pd.DataFrame, learnt: pd.DataFrame, settings: Trai
         frame["forest_us"] = forest_us(learnt["config"], learnt["us"], alone, settings.seeds[0])
     judged: pd.DataFrame = frame[np.isfinite(frame["predicted_us"])]
     return judged
-
-
-def _figures(measured_us: pd.Series[float], predicted_us: Floats) -> Mapping[str, float]:
-    hit = asdict(accuracy(measured_us / 1e3, predicted_us / 1e3))
-    return {"labels": hit["models"], "rmse_ms": hit["rmse"], "rmspe": hit["rmspe"], "within_10pct": hit["within_10pct"]}
 
 
 def _with_convolutions(predictor: NodePredictor, other: Kernels, models: Sequence[ExecutedModel]) -> Floats:

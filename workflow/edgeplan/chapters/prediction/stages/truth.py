@@ -62,10 +62,7 @@ def measure_models(params: PredictionParams, *, device: Path, models: Path, rows
 
 
 def _graded(bench: Bench, subjects: Sequence[Subject], first: Sequence[Measurement], count: int) -> list[Measurement | None]:
-    """Measure models a second time, so that the machine can be graded: those measured first, minutes ago by now.
-
-    Fewer where the first measurement of few lies `APART_SECONDS` back; the machine is not waited for.
-    """
+    """Measure models a second time, so that the machine can be graded: those measured first, minutes ago by now."""
     now = max((m.measured_at[-1] for m in first), default=0.0)
     by_age = sorted(range(len(first)), key=lambda i: first[i].measured_at[0])
     chosen = [i for i in by_age if now - first[i].measured_at[0] >= APART_SECONDS][:count]

@@ -31,11 +31,7 @@ from edgeplan.zoo.unseen import UNSEEN
 def evaluate_unseen(
     params: PredictionParams, *, device: Path, rules: Path, predictors: Path, rows: Path, models: Path, metrics: Path
 ) -> None:
-    """Measure every architecture as evaluated models are, once, and hold the predictions against that.
-
-    To `models` goes a row for each: what it took as it ran, ms, the prediction, its interval, the guessed share; to `metrics`
-    go figures of merit, `unseen.*`.
-    """
+    """Measure every architecture as evaluated models are, once, and hold the predictions against that, a row for each."""
     file, predictor, known = load_device(device), load_predictor(predictors), read_measured(predictors)
     graphs = [simplify(build(name)) for name, build in UNSEEN.items()]
     teller = Teller(file, read_rules(rules))
