@@ -67,15 +67,11 @@ def test_a_budget_takes_the_fastest_schedule_and_what_it_leaves_is_filled_with_w
 
 
 @pytest.mark.long  # what is planned hangs on what is measured here
-def test_stored_budgets_reach_from_the_least_to_all_and_more_memory_is_never_slower(plan: Path) -> None:
+def test_more_memory_is_never_slower_and_every_stored_schedule_gives_the_same_outputs(dnnl: Dnnl, plan: Path) -> None:
+    assert dnnl.info.version
     times = [stored.predicted_ms for stored in _stored(plan) if stored.budget_bytes != 64 * _MIB]
     assert len(times) > 1
     assert all(more <= 1.001 * less for less, more in pairwise(times))
-
-
-@pytest.mark.long  # what is planned hangs on what is measured here
-def test_every_stored_schedule_gives_the_same_outputs(dnnl: Dnnl, plan: Path) -> None:
-    assert dnnl.info.version
     budgets = [stored.budget_bytes for stored in _stored(plan)]
     with open_session(plan, budget=budgets[-1]) as session:
         inputs = {tensor.name: np.ones(tensor.shape, tensor.dtype) for tensor in session.inputs}

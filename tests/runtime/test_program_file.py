@@ -269,7 +269,7 @@ def test_a_team_stays_awake_until_its_next_step_and_not_beyond() -> None:
     items[loops.FIRST], items[loops.END] = ctypes.addressof(step), ctypes.addressof(step) + ctypes.sizeof(step)
     loop = Loop(Dnnl().info.path, 0, items)
     loop.share(ctypes.addressof(own), ctypes.addressof(other), [1], function_address(together))
-    for seconds, value in ((0.005, 1), (0.01, 2)):
+    for seconds, value in ((0.05, 1), (0.1, 2)):
         threading.Timer(seconds, other.__setitem__, (0, value)).start()
     assert loop.run(0, 1, 2, 5 * 10**9) == loops.DONE
     assert len(called) > 1

@@ -22,7 +22,6 @@ from edgeplan.profiling.streaming import on_demand
 from edgeplan.runtime.bands import Region, banded, live_bytes, possible, recomputed, regions_by_peak
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.streaming.program import WEIGHTS
 
 _ARE_CLOSE = 1e-5
 
@@ -76,17 +75,6 @@ def test_rows_of_a_table_are_read_from_the_file_as_their_indices_say(dnnl: Dnnl,
         assert session.run(inputs)["logits"].tobytes() == given.tobytes()
 
 
-def test_columns_of_many_rows_are_written_where_they_belong(dnnl: Dnnl, folder: Path) -> None:
-    program = streamed(dnnl, "tokens", folder, 8192).built.program
-    parts = [step for step in program.steps if step.name.startswith("/lm_head/Gemm[")]
-    offsets = [step.operands[1].offset for step in parts]  # of what is written
-    widths = [int(stop) - int(start) for start, stop in (step.name.split("[")[1][:-1].split(":") for step in parts)]
-    assert sum(widths) == 523
-    assert len(parts) > 10
-    assert set(widths[:-1]) <= {16, 32, 48}
-    assert offsets == [4 * sum(widths[:k]) for k in range(len(widths))]
-
-
 def test_smaller_parts_need_less_memory(dnnl: Dnnl, folder: Path) -> None:
     whole, finest = streamed(dnnl, "plain", folder, 1 << 40), streamed(dnnl, "plain", folder, 1)
     assert len(finest.built.program.steps) > len(whole.built.program.steps)
@@ -129,12 +117,6 @@ def test_weights_that_two_steps_read_are_stored_once(dnnl: Dnnl, tmp_path: Path)
             with found.session(dnnl, schedule) as session:
                 for outputs in ran(session, found.inputs, 2):
                     require_right(found, outputs)
-
-
-def test_every_buffer_is_of_some_operand_and_lives_within_the_steps(dnnl: Dnnl, folder: Path) -> None:
-    program = streamed(dnnl, "residual", folder, 4096).built.program
-    assert {operand.buffer for step in program.steps for operand in step.operands} == {WEIGHTS, *range(len(program.buffers))}
-    assert all(buffer.lower < buffer.upper <= len(program.steps) for buffer in program.buffers)
 
 
 def test_bands_lower_the_peak_and_say_what_they_compute_twice(dnnl: Dnnl, folder: Path) -> None:
