@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from types import MappingProxyType
 
 from msgspec import structs
@@ -57,25 +58,16 @@ class Banded:
 
 def banded(lowered: Lowered, regions: Sequence[Region]) -> Banded:
     """Divide regions of steps into bands of rows; they are `possible`, apart from each other, in order."""
-    steps: list[Step] = []
-    origin: list[int] = []
-    where: list[int] = []
+    rows: list[tuple[Step, int, int]] = []  # each step, its number or that of the step that it is a band of, its region
     shapes: dict[str, Shape] = dict(lowered.shapes)
     at = 0
     for number, region in enumerate(regions):
-        for k in range(at, region.first):
-            steps.append(lowered.steps[k])
-            origin.append(k)
-            where.append(-1)
-        for step, k in _bands(lowered, region, shapes):
-            steps.append(step)
-            origin.append(k)
-            where.append(number)
+        rows += [(lowered.steps[k], k, -1) for k in range(at, region.first)]
+        rows += [(step, k, number) for step, k in _bands(lowered, region, shapes)]
         at = region.last + 1
-    rest = range(at, len(lowered.steps))
-    steps += [lowered.steps[k] for k in rest]
-    changed = structs.replace(lowered, steps=tuple(steps), shapes=MappingProxyType(shapes))
-    return Banded(changed, (*origin, *rest), (*where, *[-1] * len(rest)))
+    rows += [(lowered.steps[k], k, -1) for k in range(at, len(lowered.steps))]
+    changed = structs.replace(lowered, steps=tuple(step for step, _, _ in rows), shapes=MappingProxyType(shapes))
+    return Banded(changed, tuple(k for _, k, _ in rows), tuple(number for _, _, number in rows))
 
 
 def possible(lowered: Lowered, first: int, last: int) -> bool:
@@ -257,11 +249,7 @@ def live_bytes(lowered: Lowered, layouts: Mapping[str, str], block: int) -> list
         size = aligned(size_bytes(lowered.shapes[tensor], layouts[tensor], block))
         change[begin] += size
         change[last.get(tensor, begin) + 1] -= size
-    alive, found = 0, []
-    for k in range(len(steps)):
-        alive += change[k]
-        found.append(alive)
-    return found
+    return list(accumulate(change[:-1]))
 
 
 def regions_by_peak(

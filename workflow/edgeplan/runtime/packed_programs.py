@@ -177,10 +177,11 @@ class TapedProgram:
         """
         program, known = self.program, measured or Measured()
         version, commit, isa = program.library
+        layout = next((one for one in program.layouts.values() if one != "nchw"), "nchw")
         halved = any(step.stored_bytes != step.weight_bytes for step in program.steps)
         facts = {
             **self._facts, "threads": program.threads, "steps": len(program.steps), "model": program.model,
-            "machine": machine_text(), "version": version, "commit": commit, "isa": isa, "layout": _layout(program),
+            "machine": machine_text(), "version": version, "commit": commit, "isa": isa, "layout": layout,
             "library": self._library.path, "arena_bytes": schedules[0].placed.arena_bytes,
             "weights_bytes": program.weights_bytes, "stamp": stamp(weights.stat()), "isolated": isolated,
             "halves": _HALVES[program.halves] if halved else 0, "checksum": checksum_of(weights),
@@ -202,10 +203,6 @@ class TapedProgram:
 def checksum_of(path: Path) -> int:
     """The digest of a file, by which native code tells that it is whole."""
     return checksum(np.memmap(path, np.uint8, "r")) if path.stat().st_size else checksum(b"")
-
-
-def _layout(program: StreamProgram) -> str:
-    return next((layout for layout in program.layouts.values() if layout != "nchw"), "nchw")
 
 
 def _rows_of(program: StreamProgram) -> dict[Section, Any]:

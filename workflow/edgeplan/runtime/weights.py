@@ -37,6 +37,7 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 #: From one value to the next where each is a field of its own: a tag of one byte stands before each.
 _APART_BYTES = 1 + _FLOAT_BYTES
 _IN_PIECES = 0
+_COPY_AGAIN = "the file may be damaged: copy or export it again"
 #: Element types of TensorProto whose raw bytes are found here.
 _TYPES = MappingProxyType({_FLOAT: FLOAT32, 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 9: "bool", 10: FLOAT16})
 _AS_BYTES = (
@@ -94,9 +95,7 @@ def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation
     except OSError as error:
         raise cannot_read(model, error) from error
     except (ValueError, IndexError) as error:
-        raise ModelError(
-            f"cannot find the weights: {error}", where=str(model), next_step="the file may be damaged: copy or export it again"
-        ) from error
+        raise ModelError(f"cannot find the weights: {error}", where=str(model), next_step=_COPY_AGAIN) from error
 
     def checked(tensor: Tensor) -> WeightLocation:
         return _checked(model, tensor, found.get(tensor.name), size)
@@ -113,38 +112,32 @@ def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation
 
 def _checked(model: Path, tensor: Tensor, found: WeightLocation | None, model_bytes: int) -> WeightLocation:
     name, shape, dtype = tensor.name, tensor.shape, tensor.dtype
+
+    def wrong(what: str, next_step: str = _COPY_AGAIN) -> ModelError:
+        return ModelError(what, where=str(model), next_step=next_step)
+
     each = BYTES_PER_ELEMENT[dtype]
     needed = each * math.prod(shape)
     if found is not None and found.dtype != dtype:
         found = None
     if dtype != FLOAT32 and found is None:
-        raise ModelError(
-            f"the values of {name!r}, of {dtype}, do not stand as bytes in the file",
-            where=str(model),
-            next_step=f"store them so: python -c {shlex.quote(_AS_BYTES.format(str(model)))}",
+        command = shlex.quote(_AS_BYTES.format(str(model)))
+        raise wrong(
+            f"the values of {name!r}, of {dtype}, do not stand as bytes in the file", f"store them so: python -c {command}"
         )
     if found is not None and found.stride == _IN_PIECES:
-        command = f"import onnx; onnx.save(onnx.load({str(model)!r}), 'packed.onnx')"
-        raise ModelError(
-            f"the values of weight {name!r} stand in several pieces in the file",
-            where=str(model),
-            next_step=f"join them: python -c {shlex.quote(command)}",
-        )
+        command = shlex.quote(f"import onnx; onnx.save(onnx.load({str(model)!r}), 'packed.onnx')")
+        raise wrong(f"the values of weight {name!r} stand in several pieces in the file", f"join them: python -c {command}")
     if found is not None and found.size < 0:  # external data that do not say how long they are
         found = replace(found, size=needed)
     held = None if found is None else each * -(-found.size // found.stride)
     if found is None or held != needed:
         says = "no f32 values" if held is None else f"{held} bytes"
-        problem = f"weight {name!r} has {says}; its shape {shape} needs {needed} bytes"
-        raise ModelError(problem, where=str(model), next_step="the file may be damaged: copy or export it again")
+        raise wrong(f"weight {name!r} has {says}; its shape {shape} needs {needed} bytes")
     if found.file != model.name:
         external_file(model, found.file, found.offset + found.size, f"weight {name!r}")
     elif found.offset + found.size > model_bytes:
-        raise ModelError(
-            f"weight {name!r} lies beyond the end of {found.file}",
-            where=str(model),
-            next_step="the file may be damaged: copy or export it again",
-        )
+        raise wrong(f"weight {name!r} lies beyond the end of {found.file}")
     return found
 
 
