@@ -232,13 +232,6 @@ def test_what_opset_7_left_as_it_was_is_read_in_older_files() -> None:
     assert from_onnx(model(nodes, opset=6)).operators == from_onnx(model(nodes, opset=13)).operators
 
 
-def test_an_old_softmax_over_one_axis_stays_one() -> None:
-    (op,) = from_onnx(model([node("Softmax", ["x"], ["y"])], shape=(1, 1000, 1, 1), opset=12)).operators
-    assert op.attributes["axis"] == 1  # the default of later opsets is the last axis
-    (op,) = from_onnx(model([node("Softmax", ["x"], ["y"])], opset=13)).operators
-    assert "axis" not in op.attributes
-
-
 def test_windows_over_volumes_are_a_kind_of_their_own() -> None:
     given = model([conv(strides=[1, 2, 3], pads=[0, 1, 2, 1, 1, 0])], [weight("w", 6, 4, 1, 3, 5)], (1, 4, 8, 9, 10))
     graph = from_onnx(given)
@@ -346,9 +339,3 @@ def test_padding_by_a_mode_wins_over_pads_of_zero() -> None:
     assert graph.shape("y") == (1, 6, 8, 8)
     (step,) = lower(graph).steps
     assert (step.settings["pads_before"], step.settings["pads_after"]) == ((1, 1), (1, 1))
-
-
-def test_a_transposition_without_axes_reverses_them() -> None:
-    graph = from_onnx(model([node("Transpose", ["x"], ["y"])], shape=(1, 2, 3, 4)))
-    assert graph.shape("y") == (4, 3, 2, 1)
-    assert graph.operators[0].attributes["perm"] == (3, 2, 1, 0)

@@ -118,9 +118,9 @@ class GraphBuilder:
         """Element-wise sum of two tensors of the same rank (axes of size 1 broadcast)."""
         return self._binary("Add", a, b, name)
 
-    def mul(self, a: str, b: str, *, name: str = "") -> str:
+    def mul(self, a: str, b: str) -> str:
         """Element-wise product of two tensors of the same rank (axes of size 1 broadcast)."""
-        return self._binary("Mul", a, b, name)
+        return self._binary("Mul", a, b, "")
 
     def _pool(self, op_type: str, x: str, kernel: Size, stride: Size, pad: Padding, ceil: bool, name: str) -> str:
         n, c, h, w = self.shape(x)
@@ -137,9 +137,9 @@ class GraphBuilder:
         """Add a max pooling over windows."""
         return self._pool("MaxPool", x, kernel, stride, pad, ceil, name)
 
-    def avgpool(self, x: str, kernel: Size, stride: Size, pad: Padding = 0, *, ceil: bool = False, name: str = "") -> str:
+    def avgpool(self, x: str, kernel: Size, stride: Size, pad: Padding = 0, *, ceil: bool = False) -> str:
         """Average pooling (padding not counted)."""
-        return self._pool("AveragePool", x, kernel, stride, pad, ceil, name)
+        return self._pool("AveragePool", x, kernel, stride, pad, ceil, "")
 
     def gap(self, x: str, *, name: str = "") -> str:
         """Global average pooling to 1 x 1."""
@@ -157,11 +157,11 @@ class GraphBuilder:
         weights = {"weight": (out_features, cin)} | _bias(out_features, bias)
         return self._op("Gemm", [x], [(n, out_features)], weights=weights, attributes={"transB": 1}, name=name)[0]
 
-    def concat(self, xs: Sequence[str], *, name: str = "") -> str:
+    def concat(self, xs: Sequence[str]) -> str:
         """Add a concatenation over channels."""
         n, _, *rest = self.shape(xs[0])
         out = (n, sum(self.channels(x) for x in xs), *rest)
-        return self._op("Concat", xs, [out], attributes={"axis": 1}, name=name)[0]
+        return self._op("Concat", xs, [out], attributes={"axis": 1})[0]
 
     def split(self, x: str, sizes: Sequence[int], *, name: str = "") -> tuple[str, ...]:
         """Split over channels into parts of the given sizes."""
@@ -177,19 +177,19 @@ class GraphBuilder:
         old = self.shape(x)
         return self._op("Transpose", [x], [tuple(old[p] for p in perm)], attributes={"perm": tuple(perm)}, name=name)[0]
 
-    def squeeze(self, x: str, axes: Sequence[int], *, name: str = "") -> str:
+    def squeeze(self, x: str, axes: Sequence[int]) -> str:
         """Drop axes of size 1 (axes from 0)."""
         out = tuple(size for axis, size in enumerate(self.shape(x)) if axis not in axes)
-        return self._op("Squeeze", [x], [out], attributes={"axes": tuple(axes)}, name=name)[0]
+        return self._op("Squeeze", [x], [out], attributes={"axes": tuple(axes)})[0]
 
-    def unsqueeze(self, x: str, axes: Sequence[int], *, name: str = "") -> str:
+    def unsqueeze(self, x: str, axes: Sequence[int]) -> str:
         """Insert axes of size 1 at these places of the output (from 0)."""
         out = list(self.shape(x))
         for axis in sorted(axes):
             out.insert(axis, 1)
-        return self._op("Unsqueeze", [x], [tuple(out)], attributes={"axes": tuple(axes)}, name=name)[0]
+        return self._op("Unsqueeze", [x], [tuple(out)], attributes={"axes": tuple(axes)})[0]
 
-    def upsample(self, x: str, factor: int = 2, *, mode: Literal["nearest", "linear"] = "nearest", name: str = "") -> str:
+    def upsample(self, x: str, factor: int = 2, *, mode: Literal["nearest", "linear"] = "nearest") -> str:
         """Enlarge an image `factor` times in both directions (`Resize`): repeat each pixel, or interpolate between centres."""
         n, c, h, w = self.shape(x)
         attributes: dict[str, Attribute] = {"scales": (1.0, 1.0, float(factor), float(factor)), "mode": mode}
@@ -197,7 +197,7 @@ class GraphBuilder:
             attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         else:
             attributes["coordinate_transformation_mode"] = "half_pixel"
-        return self._op("Resize", [x], [(n, c, h * factor, w * factor)], attributes=attributes, name=name)[0]
+        return self._op("Resize", [x], [(n, c, h * factor, w * factor)], attributes=attributes)[0]
 
     def lstm(self, x: str, hidden: int, *, bidirectional: bool = False, name: str = "") -> str:
         """LSTM over a sequence (steps, batch, features), with biases and zero initial states.
@@ -215,22 +215,22 @@ class GraphBuilder:
         out = (steps, directions, batch, hidden)
         return self._op("LSTM", [x], [out], weights=weights, attributes=attributes, name=name)[0]
 
-    def channel_shuffle(self, x: str, groups: int, *, name: str = "") -> str:
-        """ShuffleNet's channel shuffle: reshape, transpose, reshape (`name` prefixes the three operators)."""
+    def channel_shuffle(self, x: str, groups: int) -> str:
+        """ShuffleNet's channel shuffle: reshape, transpose, reshape."""
         n, c, h, w = self.shape(x)
-        name = name or f"shuffle_{len(self._operators)}"
+        name = f"shuffle_{len(self._operators)}"
         y = self.reshape(x, (n, groups, c // groups, h, w), name=f"{name}.split")
         y = self.transpose(y, (0, 2, 1, 3, 4), name=f"{name}.swap")
         return self.reshape(y, (n, c, h, w), name=f"{name}.join")
 
-    def lrn(self, x: str, size: int = 5, *, name: str = "") -> str:
+    def lrn(self, x: str, size: int = 5) -> str:
         """Add a local response normalisation (AlexNet)."""
         attributes: dict[str, Attribute] = {"size": size, "alpha": 1e-4, "beta": 0.75, "bias": 1.0}
-        return self._op("LRN", [x], [self.shape(x)], attributes=attributes, name=name)[0]
+        return self._op("LRN", [x], [self.shape(x)], attributes=attributes)[0]
 
-    def softmax(self, x: str, *, name: str = "") -> str:
+    def softmax(self, x: str) -> str:
         """Return the softmax over the last axis."""
-        return self._op("Softmax", [x], [self.shape(x)], attributes={"axis": -1}, name=name)[0]
+        return self._op("Softmax", [x], [self.shape(x)], attributes={"axis": -1})[0]
 
     def conv_bn(
         self, x: str, out_channels: int, kernel: Size, stride: int = 1, *, groups: int = 1, pad: Padding | None = None,

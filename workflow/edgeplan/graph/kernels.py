@@ -64,7 +64,15 @@ def split_kernels(graph: Graph, rules: FusionRules) -> tuple[Kernel, ...]:
     Algorithm 1's recursive traversal, without its recursion. The type of a fused kernel is that of its first operator
     (line 5), which for every rule set that treats (first, next) and (last, next) alike makes the order of visits immaterial.
     """
-    return _kernels(graph, split_members(graph, rules))
+    found = []
+    for members, duplicates in split_members(graph, rules):
+        kernel = make_kernel(graph, members)
+        if duplicates:  # they cost nothing: the type is that of the operators that run
+            repeated = {output for name in duplicates for output in graph.by_name[name].outputs}
+            inputs, whole = tuple(i for i in kernel.inputs if i not in repeated), (*members, *duplicates)
+            kernel = replace(kernel, members=whole, inputs=inputs, outputs=member_outputs(graph, whole))
+        found.append(kernel)
+    return tuple(found)
 
 
 def split_members(graph: Graph, rules: FusionRules) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
@@ -73,22 +81,6 @@ def split_members(graph: Graph, rules: FusionRules) -> tuple[tuple[tuple[str, ..
     for index in range(len(graph.operators)):
         state.visit(index)
     return state.result()
-
-
-def _kernels(graph: Graph, groups: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]) -> tuple[Kernel, ...]:
-    found = []
-    for members, duplicates in groups:
-        kernel = make_kernel(graph, members)
-        if duplicates:  # they cost nothing: the configuration is that of the operators that run
-            repeated = {output for name in duplicates for output in graph.by_name[name].outputs}
-            kernel = replace(
-                kernel,
-                members=(*members, *duplicates),
-                inputs=tuple(i for i in kernel.inputs if i not in repeated),
-                outputs=member_outputs(graph, (*members, *duplicates)),
-            )
-        found.append(kernel)
-    return tuple(found)
 
 
 class _Splitting:

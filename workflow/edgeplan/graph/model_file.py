@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -212,38 +212,29 @@ class FileKind(NamedTuple):
     next_step: str
 
 
-_Next = Callable[[str], str]
-
-
-def _fixed(text: str) -> _Next:
-    return lambda _path: text
-
-
-#: By the first bytes: what it is, and the next step from the quoted path.
-_BY_START: tuple[tuple[bytes, str, _Next], ...] = (
-    (b"version https://git-lfs.github.com/spec/", "a Git LFS pointer", _fixed("git lfs pull, in its repository")),
-    (b"/annex/objects/", "a git-annex pointer", lambda p: f"git annex get {p}"),
-    (b"\x1f\x8b", "a file packed by gzip", lambda p: f"unpack it: gunzip {p} (tar xzf for a .tar.gz)"),
-    (b"BZh", "a file packed by bzip2", lambda p: f"unpack it: bunzip2 {p}"),
-    (b"\xfd7zXZ\0", "a file packed by xz", lambda p: f"unpack it: unxz {p}"),
-    (b"\x28\xb5\x2f\xfd", "a file packed by Zstandard", lambda p: f"unpack it: unzstd {p}"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", lambda p: f"unpack it: 7z x {p}"),
-    (b"Rar!\x1a\x07", "a RAR archive", lambda p: f"unpack it: unrar x {p}"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes models", _fixed(_KERAS)),
-    (b"\x93NUMPY", "an array of NumPy", _fixed("name an ONNX model; arrays are no models")),
-    (b"GGUF", "a GGUF file of weights", _fixed("take an ONNX file of the model")),
-    (b"\x80\x02", "a file that Python pickled, as PyTorch once wrote weights", _fixed(_TORCH)),
-    (b"\x80\x03", "a file that Python pickled", _fixed(_TORCH)),
-    (b"\x80\x04", "a file that Python pickled", _fixed(_TORCH)),
-    (b"\x7fELF", "a program", _fixed("name an ONNX model")),
-    (b"%PDF", "a PDF document", _fixed("name an ONNX model")),
-)  # fmt: skip
-#: The same by bytes further on: a safetensors file begins with the 8 bytes of a length, and a JSON document.
-_BY_MARK: tuple[tuple[int, bytes, str, _Next], ...] = (
-    (4, b"TFL3", "a TFLite model", lambda p: f"{_TF2ONNX} --tflite {p} --output model.onnx"),
-    (4, b"ORTM", "a model in ONNX Runtime's own format", _fixed("take the ONNX file that it was converted from")),
-    (257, b"ustar", "a tar archive", lambda p: f"unpack it: tar xf {p}"),
-    (8, b'{"', "a safetensors file, which holds weights and no operators", _fixed(_TORCH)),
+#: Bytes at a place of a file: what it is, and the next step, which may name its path. A safetensors file begins with the 8
+#: bytes of a length, and a JSON document.
+_MARKS: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"version https://git-lfs.github.com/spec/", "a Git LFS pointer", "git lfs pull, in its repository"),
+    (0, b"/annex/objects/", "a git-annex pointer", "git annex get {}"),
+    (0, b"\x1f\x8b", "a file packed by gzip", "unpack it: gunzip {} (tar xzf for a .tar.gz)"),
+    (0, b"BZh", "a file packed by bzip2", "unpack it: bunzip2 {}"),
+    (0, b"\xfd7zXZ\0", "a file packed by xz", "unpack it: unxz {}"),
+    (0, b"\x28\xb5\x2f\xfd", "a file packed by Zstandard", "unpack it: unzstd {}"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "unpack it: 7z x {}"),
+    (0, b"Rar!\x1a\x07", "a RAR archive", "unpack it: unrar x {}"),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes models", _KERAS),
+    (0, b"\x93NUMPY", "an array of NumPy", "name an ONNX model; arrays are no models"),
+    (0, b"GGUF", "a GGUF file of weights", "take an ONNX file of the model"),
+    (0, b"\x80\x02", "a file that Python pickled, as PyTorch once wrote weights", _TORCH),
+    (0, b"\x80\x03", "a file that Python pickled", _TORCH),
+    (0, b"\x80\x04", "a file that Python pickled", _TORCH),
+    (0, b"\x7fELF", "a program", "name an ONNX model"),
+    (0, b"%PDF", "a PDF document", "name an ONNX model"),
+    (4, b"TFL3", "a TFLite model", _TF2ONNX + " --tflite {} --output model.onnx"),
+    (4, b"ORTM", "a model in ONNX Runtime's own format", "take the ONNX file that it was converted from"),
+    (257, b"ustar", "a tar archive", "unpack it: tar xf {}"),
+    (8, b'{"', "a safetensors file, which holds weights and no operators", _TORCH),
 )
 #: Operators that nearly all TensorFlow graphs hold; a name is a length-delimited field of protobuf.
 _TENSORFLOW = re.compile(rb"[\x0a\x12][\x01-\x7f](?:Placeholder|VarHandleOp|StatefulPartitionedCall|NoOp|VariableV2)")
@@ -256,12 +247,9 @@ def file_kind(head: bytes, path: Path) -> FileKind | None:
     if not head:
         return FileKind("an empty file", "copy, download or export it again")
     quoted = shlex.quote(str(path))
-    for start, what, then in _BY_START:
-        if head.startswith(start):
-            return FileKind(what, then(quoted))
-    for place, mark, what, then in _BY_MARK:
-        if head[place : place + len(mark)] == mark:
-            return FileKind(what, then(quoted))
+    for place, mark, what, next_step in _MARKS:
+        if head.startswith(mark, place):
+            return FileKind(what, next_step.format(quoted))
     if head.startswith(b"PK\x03\x04"):
         return _zip(head, quoted)
     return _text(head, path) if _TEXT.fullmatch(head) else None

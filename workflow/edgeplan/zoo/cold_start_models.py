@@ -16,7 +16,7 @@ from types import MappingProxyType
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.zoo.convolutional import INCEPTION_STAGES, resnet, squeezenet
-from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, published
+from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, add_perceptron, published
 from edgeplan.zoo.separable import (
     MOBILENETV1_LAYERS,
     MOBILENETV2_STAGES,
@@ -130,10 +130,7 @@ def caffe_alexnet(name: str = "caffe_alexnet") -> Graph:
     x = b.maxpool(b.lrn(x), 3, 2)
     for channels, groups in ((384, 1), (384, 2), (256, 2)):
         x = b.conv_act(x, channels, 3, groups=groups)
-    x = b.flatten(b.maxpool(x, 3, 2))
-    for _ in range(2):
-        x = b.relu(b.fc(x, 4096))
-    return b.build(b.softmax(b.fc(x, CLASSES)))
+    return b.build(b.softmax(add_perceptron(b, b.maxpool(x, 3, 2), (4096, 4096, CLASSES))))
 
 
 def caffe_googlenet(name: str = "caffe_googlenet") -> Graph:
@@ -152,7 +149,7 @@ def caffe_googlenet(name: str = "caffe_googlenet") -> Graph:
             five = b.conv_act(b.conv_act(x, c5_in, 1), c5, 5)
             pooled = b.conv_act(b.maxpool(x, 3, 1, 1), pool, 1)
             x = b.concat([pointwise, three, five, pooled])
-    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), CLASSES)))
+    return b.build(b.softmax(add_classifier(b, x)))
 
 
 # Table 1 of its paper, three groups: channels of the stem and of each stage's output, by width.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.family import CLASSES, IMAGE, Choices, add_classifier, kept_padding
+from edgeplan.zoo.family import CLASSES, IMAGE, Choices, add_classifier, add_perceptron, kept_padding
 
 
 def alexnet(choices: Choices, name: str) -> Graph:
@@ -20,10 +20,7 @@ def alexnet(choices: Choices, name: str) -> Graph:
     x = b.maxpool(x, 3, 2)
     for channels in (384, 256, 256):
         x = b.conv_act(x, choices.channels(channels), choices.kernel(3))
-    x = b.flatten(b.maxpool(x, 3, 2))
-    for features in (4096, 4096):
-        x = b.relu(b.fc(x, choices.channels(features)))
-    return b.build(b.fc(x, CLASSES))
+    return b.build(add_perceptron(b, b.maxpool(x, 3, 2), [*map(choices.channels, (4096, 4096)), CLASSES]))
 
 
 _CONVS_PER_STAGE = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -41,10 +38,7 @@ def vgg(choices: Choices, name: str, *, depth: int = 11) -> Graph:
         for _ in range(convs):
             x = b.conv_act(x, choices.channels(width), choices.kernel(3))
         x = b.maxpool(x, 2, 2)
-    x = b.flatten(x)
-    for features in (4096, 4096):
-        x = b.relu(b.fc(x, choices.channels(features)))
-    return b.build(b.fc(x, CLASSES))
+    return b.build(add_perceptron(b, x, [*map(choices.channels, (4096, 4096)), CLASSES]))
 
 
 # Fire modules as (squeeze, expand) and "pool", after the stem and its pooling.

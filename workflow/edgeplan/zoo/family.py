@@ -87,6 +87,14 @@ def add_classifier(b: GraphBuilder, x: str, classes: int = CLASSES) -> str:
     return b.fc(b.flatten(b.gap(x)), classes)
 
 
+def add_perceptron(b: GraphBuilder, x: str, features: Sequence[int], act: str = "relu") -> str:
+    """Add fully connected layers behind a flattened map, an activation behind each but the last."""
+    x = b.flatten(x)
+    for place, size in enumerate(features, start=1):
+        x = b.activation(b.fc(x, size), act if place < len(features) else "")
+    return x
+
+
 FORMAT_VERSION = 1
 Size = Annotated[int, msgspec.Meta(gt=0)]
 

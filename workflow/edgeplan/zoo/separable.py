@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.family import CLASSES, IMAGE, Choices, add_classifier, make_divisible
+from edgeplan.zoo.family import CLASSES, IMAGE, Choices, add_classifier, add_perceptron, make_divisible
 
 #: Table 1 of its paper: output channels and stride of each separable convolution.
 MOBILENETV1_LAYERS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -104,8 +104,7 @@ def mobilenetv3(choices: Choices, name: str, *, size: str = "large") -> Graph:
         x = b.add(x, y) if residual else y
         base_in = base_out
     x = b.conv_bn(x, choices.channels(last), 1, act="hswish")
-    x = b.activation(b.fc(b.flatten(b.gap(x)), choices.channels(hidden)), "hswish")
-    return b.build(b.fc(x, CLASSES))
+    return b.build(add_perceptron(b, b.gap(x), (choices.channels(hidden), CLASSES), "hswish"))
 
 
 def squeeze_excite(b: GraphBuilder, x: str) -> str:

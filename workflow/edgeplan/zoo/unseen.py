@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.builder import GraphBuilder, Size
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, make_divisible
+from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, add_perceptron, make_divisible
 
 
 def zfnet(name: str) -> Graph:
@@ -24,7 +24,7 @@ def zfnet(name: str) -> Graph:
     x = b.lrn(b.maxpool(x, 3, 2, 1))
     for channels in (384, 384, 256):
         x = b.conv_act(x, channels, 3, 1, pad=1)
-    return b.build(b.softmax(_classifier(b, b.maxpool(x, 3, 2), (4096, 4096))))
+    return b.build(b.softmax(add_perceptron(b, b.maxpool(x, 3, 2), (4096, 4096, CLASSES))))
 
 
 def overfeat_fast(name: str) -> Graph:
@@ -34,7 +34,7 @@ def overfeat_fast(name: str) -> Graph:
     x = b.maxpool(b.conv_act(x, 256, 5, 1, pad=0), 2, 2)
     for channels in (512, 1024, 1024):
         x = b.conv_act(x, channels, 3, 1, pad=1)
-    return b.build(b.softmax(_classifier(b, b.maxpool(x, 2, 2), (3072, 4096))))
+    return b.build(b.softmax(add_perceptron(b, b.maxpool(x, 2, 2), (3072, 4096, CLASSES))))
 
 
 def eigen_depth(name: str) -> Graph:
@@ -45,17 +45,10 @@ def eigen_depth(name: str) -> Graph:
     for channels in (384, 384):
         x = b.conv_act(x, channels, 3, 1, pad=1)
     x = b.maxpool(b.conv_act(x, 256, 3, 1, pad=0), 2, 2, ceil=True)
-    coarse = b.fc(b.relu(b.fc(b.flatten(x), 4096)), 55 * 74)
+    coarse = add_perceptron(b, x, (4096, 55 * 74))
     fine = b.maxpool(b.conv_act(b.input, 63, 9, 2, pad=0), 2, 2)
     x = b.conv_act(b.concat([fine, b.reshape(coarse, (1, 1, 55, 74))]), 64, 5, 1, pad=2)
     return b.build(b.conv(x, 1, 5, bias=True))
-
-
-def _classifier(b: GraphBuilder, x: str, hidden: tuple[int, ...]) -> str:
-    x = b.flatten(x)
-    for features in hidden:
-        x = b.relu(b.fc(x, features))
-    return b.fc(x, CLASSES)
 
 
 _GROWTH_FACTOR = 1.6
@@ -190,16 +183,13 @@ def lenet5(name: str) -> Graph:
     b = GraphBuilder(name, (1, 1, 28, 28))
     x = b.maxpool(b.conv(b.input, 20, 5, pad=0, bias=True), 2, 2)
     x = b.maxpool(b.conv(x, 50, 5, pad=0, bias=True), 2, 2)
-    return b.build(b.softmax(b.fc(b.relu(b.fc(b.flatten(x), 500)), 10)))
+    return b.build(b.softmax(add_perceptron(b, x, (500, 10))))
 
 
 def ciresan_mlp(name: str) -> Graph:
     """Build the largest perceptron of "Deep, Big, Simple Neural Nets" (Ciresan et al., 2010): 29 x 29 pixels, tanh."""
     b = GraphBuilder(name, (1, 1, 29, 29))
-    x = b.flatten(b.input)
-    for features in (2500, 2000, 1500, 1000, 500):
-        x = b.activation(b.fc(x, features), "tanh")
-    return b.build(b.softmax(b.fc(x, 10)))
+    return b.build(b.softmax(add_perceptron(b, b.input, (2500, 2000, 1500, 1000, 500, 10), "tanh")))
 
 
 def keyword_cnn(name: str) -> Graph:
@@ -217,10 +207,7 @@ def pilotnet(name: str) -> Graph:
     x = b.input
     for channels, kernel, stride in ((24, 5, 2), (36, 5, 2), (48, 5, 2), (64, 3, 1), (64, 3, 1)):
         x = b.conv_act(x, channels, kernel, stride, pad=0)
-    x = b.flatten(x)
-    for features in (100, 50, 10):
-        x = b.relu(b.fc(x, features))
-    return b.build(b.fc(x, 1))
+    return b.build(add_perceptron(b, x, (100, 50, 10, 1)))
 
 
 def srcnn(name: str) -> Graph:

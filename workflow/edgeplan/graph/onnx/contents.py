@@ -102,7 +102,10 @@ def contents_of(model: onnx.ModelProto, source: str, *, of_engine: bool = False)
     opset = _opset(model, source, of_engine=of_engine)
     if not of_engine:
         _check_operators(g, source)
-    _check_references(g, source)
+    if odd_node := next((node for node in g.node if any(attribute.ref_attr_name for attribute in node.attribute)), None):
+        where = f"{source}, node {odd_node.name or next(iter(odd_node.output), '')!r}"
+        next_step = "inline the functions: onnx.inliner.inline_local_functions"
+        raise ModelError("an attribute stands for that of a function", where=where, next_step=next_step)
     constants = _constants(g, source, of_engine=of_engine)
     read = set[str]() if of_engine else {name for n in g.node for name in n.input} | {o.name for o in g.output}
     tensors = {name: constant_tensor(name, c, source) for name, c in constants.items() if name in read or is_known_type(c)}
@@ -155,14 +158,6 @@ def _check_operators(g: onnx.GraphProto, source: str) -> None:
                 else f"known operators are the {len(known)} of docs/operators.md{alike}",
             ),
         )
-
-
-def _check_references(g: onnx.GraphProto, source: str) -> None:
-    for node in g.node:
-        where = f"{source}, node {node.name or next(iter(node.output), '')!r}"
-        if any(attribute.ref_attr_name for attribute in node.attribute):
-            what = "an attribute stands for that of a function"
-            raise ModelError(what, where=where, next_step="inline the functions: onnx.inliner.inline_local_functions")
 
 
 def other_types(g: onnx.GraphProto) -> str:

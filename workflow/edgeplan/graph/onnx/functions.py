@@ -133,7 +133,7 @@ def _skip_normalised(of: Rewriting, *, centred: bool) -> None:
     of.hand_out(*(name or total for name in found), total)
 
 
-def _attended(of: Rewriting, reads: Sequence[str], sizes: tuple[int, int], mask: int, addend: int) -> None:
+def _attended(of: Rewriting, reads: Sequence[str], sizes: tuple[int, int], mask: int) -> None:
     """Write the output from queries, keys and values by heads; a mask says which tokens are there, or how many.
 
     Sizes are the features of a head, and tokens that it sees.
@@ -156,7 +156,7 @@ def _attended(of: Rewriting, reads: Sequence[str], sizes: tuple[int, int], mask:
     if of.get("unidirectional", 0):
         later = np.triu(np.full((tokens, keys), lacking, np.float32), 1 + keys - tokens)
         scores = of.do("Add", scores, of.constant(later))
-    scores = of.do("Add", scores, of.read(addend)) if of.read(addend) else scores
+    scores = of.do("Add", scores, of.read(5)) if of.read(5) else scores
     found = of.do("MatMul", of.do("Softmax", scores, axis=3), reads[2])
     of.hand_out(of.reshaped(of.do("Transpose", found, perm=[0, 2, 1, 3]), (batch, tokens, -1)))
 
@@ -182,7 +182,7 @@ def _attention_apart(of: Rewriting) -> None:
         sides = _apart(of, of.read(3), [shape[2] for shape in shapes], 0)
         reads = [of.do("Add", *both) for both in zip(reads, sides, strict=True)]
     sizes = (shapes[0][2] // of.get("num_heads", 1), shapes[1][1])
-    _attended(of, [_heads(of, name, shape) for name, shape in zip(reads, shapes, strict=True)], sizes, 4, 5)
+    _attended(of, [_heads(of, name, shape) for name, shape in zip(reads, shapes, strict=True)], sizes, 4)
 
 
 def _attention_whole(of: Rewriting) -> None:
@@ -194,7 +194,7 @@ def _attention_whole(of: Rewriting) -> None:
     product = of.do("MatMul", of.read(0), of.read(1))
     parts = _apart(of, of.do("Add", product, of.read(2)) if of.read(2) else product, sizes, 2)
     heads = [_heads(of, part, (batch, tokens, size)) for part, size in zip(parts, sizes, strict=True)]
-    _attended(of, heads, (sizes[0] // of.get("num_heads", 1), tokens), 3, 5)
+    _attended(of, heads, (sizes[0] // of.get("num_heads", 1), tokens), 3)
 
 
 def _embedded(of: Rewriting) -> None:

@@ -31,14 +31,12 @@ from edgeplan.graph.onnx.constants import (
     read_when_needed,
     require_in_range,
     save,
-    take_as,
 )
 from edgeplan.graph.onnx.functions import drop_idle, is_composed, plain_functions
 from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
-from edgeplan.graph.onnx.rewriting import fold_choices, known_tensors, names_in, plain_branches, plain_products, plain_scalers
-from edgeplan.graph.onnx.stored import narrow_to_halves
-from edgeplan.graph.shapes import free
+from edgeplan.graph.onnx.rewriting import fold_choices, known_tensors, plain_branches, plain_products, plain_scalers
+from edgeplan.graph.onnx.stored import is_half, is_unstored, narrow_to_halves, store_as_bytes, widen
 from edgeplan.support.lazy import lazily
 
 # They take a second to import, and most models need none of them.
@@ -64,8 +62,6 @@ _FIRST_BATCH = re.compile(
     r"|\??|-1|None|unk(nown)?(__)?\d*|(.*_)?dynamic_axes_\d+|s\d+|(.*\.)?DynamicDimension\.\d+",
     re.IGNORECASE,
 )
-_HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-_STORED = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL})
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
 
@@ -156,7 +152,7 @@ def _no_shape(name: str, text: str) -> ModelError:
 def needs_preparation(model: onnx.ModelProto) -> bool:
     """Tell whether a file leaves shapes open, or holds arithmetic on shapes, subgraphs, functions or half precision."""
     open_shapes = any(dim.dim_value <= 0 for value in _given(model).values() for dim in value.type.tensor_type.shape.dim)
-    told = (_is_half, _is_odd_output, _reads_constants_alone, _is_written_anew, is_composed)
+    told = (is_half, _is_odd_output, _reads_constants_alone, _is_written_anew, is_composed)
     arithmetic = any(node.op_type in ARITHMETIC for node in model.graph.node)
     return open_shapes or bool(model.functions) or arithmetic or any(tells(model) for tells in told)
 
@@ -177,11 +173,6 @@ def _reads_constants_alone(model: onnx.ModelProto) -> bool:
     return False
 
 
-def _is_half(model: onnx.ModelProto) -> bool:
-    declared = (value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output))
-    return not _HALVES.isdisjoint((*declared, *(tensor.data_type for tensor in messages_of(model, TensorProto))))
-
-
 def _is_odd_output(model: onnx.ModelProto) -> bool:
     """Tell whether an output is a constant whose integers do not stand as bytes in the file."""
     names = {output.name for output in model.graph.output}
@@ -195,7 +186,7 @@ def _is_odd_output(model: onnx.ModelProto) -> bool:
     constants = (n for n in model.graph.node if n.op_type == "Constant" and not names.isdisjoint(n.output))
     held = [tensor for tensor in model.graph.initializer if tensor.name in names]
     held += [a.t for node in constants for a in node.attribute if a.HasField("t")]
-    return any(map(_is_unstored, held))
+    return any(map(is_unstored, held))
 
 
 def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, path: Path | None = None) -> onnx.ModelProto:
@@ -211,7 +202,7 @@ def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, pat
     model = _inlined(model, source)
     for tensor in messages_of(model, TensorProto):
         require_in_range(tensor, tensor.name, source)
-    if types := _widened(model):
+    if types := widen(model):
         log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
     _drop_defaults(model)
     _give_values(model, wanted.values, source)
@@ -233,13 +224,13 @@ def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, pat
         raise ModelError(what, where=source, next_step="export the model again, its inputs left open")
     del found.graph.value_info[:]
     for tensor in found.graph.initializer:
-        _store_as_bytes(tensor)
+        store_as_bytes(tensor)
     if types:
         narrow_to_halves(found)
     for node in found.graph.node:  # constants that are outputs stay nodes
         value = held_value(node) if node.op_type == "Constant" else None
         if value is not None:
-            _store_as_bytes(value)
+            store_as_bytes(value)
             held = helper.make_attribute("value", value)
             del node.attribute[:]
             node.attribute.append(held)
@@ -336,11 +327,11 @@ def in_single_precision(path: Path, target: Path) -> Path:
     It is `target`, too, if nodes hold external data, of which ONNX Runtime refuses hard links.
     """
     model = read_message(path)
-    if not _is_half(model) and not any(True for node in messages_of(model, onnx.NodeProto) for _ in outside(node)):
+    if not is_half(model) and not any(True for node in messages_of(model, onnx.NodeProto) for _ in outside(node)):
         return path
     leave_outside(model, path)
     model = _inlined(model, str(path))
-    _widened(model)
+    widen(model)
     return save(model, target)
 
 
@@ -352,70 +343,6 @@ def load_prepared(path: Path, wanted: Preparation) -> Graph:
     found = prepared_model(model, wanted, str(path), path)
     as_files_say(found)
     return from_onnx(found, str(path), path)
-
-
-def _is_unstored(tensor: onnx.TensorProto) -> bool:
-    """Tell whether integers do not stand as bytes in the file, where kernels would find them."""
-    return tensor.data_type in _STORED and not tensor.HasField("raw_data") and tensor.data_location != TensorProto.EXTERNAL
-
-
-def _store_as_bytes(tensor: onnx.TensorProto) -> None:
-    if _is_unstored(tensor):
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
-
-
-def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
-    """Write casts to half precision, but those that casts alone read, such that they round and write single; halves' names."""
-    readers, taken = dict[str, list[onnx.NodeProto]](), names_in(graph)
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    written, nodes, stored = {value.name for value in graph.output}, list[onnx.NodeProto](), set[str]()
-    for node in graph.node:
-        nodes.append(node)
-        kind = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
-        if kind not in _HALVES:
-            continue
-        (name,) = node.output
-        if name not in written and all(map(_is_cast_to_single, readers.get(name, ()))):
-            stored.add(name)
-            continue
-        single, half = free(f"{name}:single", taken), free(f"{name}:half", taken)
-        stored.add(half)
-        nodes[-1:] = [
-            helper.make_node("Cast", [node.input[0]], [single], name=f"{node.name or name}:single", to=TensorProto.FLOAT),
-            helper.make_node("Cast", [single], [half], name=f"{node.name or name}:half", to=kind),
-            helper.make_node("Cast", [half], [name], name=node.name or name, to=TensorProto.FLOAT),
-        ]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    return frozenset(stored)
-
-
-def _is_cast_to_single(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Cast" and any(a.name == "to" and a.i == TensorProto.FLOAT for a in node.attribute)
-
-
-def _widened(model: onnx.ModelProto) -> str:
-    """Make all of half precision single, casts to it round, and integers be stored as bytes; the names of what was half."""
-    found: set[int] = set()
-    for tensor in messages_of(model, TensorProto):
-        _store_as_bytes(tensor)
-        if tensor.data_type not in _HALVES:
-            continue
-        found.add(tensor.data_type)
-        if tensor.data_location == TensorProto.EXTERNAL:
-            take_as(tensor, TensorProto.FLOAT)
-        else:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
-    for graph in messages_of(model, onnx.GraphProto):
-        stored = _rounding(graph)
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            kind = value.type.tensor_type
-            if kind.elem_type in _HALVES and value.name not in stored:
-                found.add(kind.elem_type)
-                kind.elem_type = TensorProto.FLOAT
-    return " and ".join(sorted(TensorProto.DataType.Name(kind).lower() for kind in found))
 
 
 def _given(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.graph.ir import StoredWeight, Tensor
+from edgeplan.graph.model_file import messages_of
 from edgeplan.graph.onnx.constants import is_stored_as, take_as
 from edgeplan.graph.onnx.contents import Contents
 from edgeplan.graph.onnx.rewriting import names_in
@@ -28,6 +29,8 @@ _PLACES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {**dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), (1,)), **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2))}
 )
 _ONE_FOR_ALL = ((), (1,))
+_HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_STORED = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL})
 
 
 def read_as_weights(graph: onnx.GraphProto, constants: Collection[str]) -> frozenset[str]:
@@ -42,6 +45,77 @@ def _weights(nodes: Iterable[onnx.NodeProto], outputs: Collection[str], constant
         for place, name in enumerate(node.input):
             readers[name].append(place in places)
     return frozenset(name for name, as_weight in readers.items() if all(as_weight) and name not in outputs)
+
+
+def is_half(model: onnx.ModelProto) -> bool:
+    """Tell whether any tensor that is stored, or inputs or outputs, are of half precision."""
+    declared = (value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output))
+    return not _HALVES.isdisjoint((*declared, *(tensor.data_type for tensor in messages_of(model, TensorProto))))
+
+
+def is_unstored(tensor: onnx.TensorProto) -> bool:
+    """Tell whether integers do not stand as bytes in the file, where kernels would find them."""
+    return tensor.data_type in _STORED and not tensor.HasField("raw_data") and tensor.data_location != TensorProto.EXTERNAL
+
+
+def store_as_bytes(tensor: onnx.TensorProto) -> None:
+    """Have integers stand as bytes in the file."""
+    if is_unstored(tensor):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+
+
+def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
+    """Write casts to half precision, but those that casts alone read, such that they round and write single; halves' names."""
+    readers, taken = dict[str, list[onnx.NodeProto]](), names_in(graph)
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    written, nodes, stored = {value.name for value in graph.output}, list[onnx.NodeProto](), set[str]()
+    for node in graph.node:
+        nodes.append(node)
+        kind = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
+        if kind not in _HALVES:
+            continue
+        (name,) = node.output
+        if name not in written and all(map(_is_cast_to_single, readers.get(name, ()))):
+            stored.add(name)
+            continue
+        single, half = free(f"{name}:single", taken), free(f"{name}:half", taken)
+        stored.add(half)
+        nodes[-1:] = [
+            helper.make_node("Cast", [node.input[0]], [single], name=f"{node.name or name}:single", to=TensorProto.FLOAT),
+            helper.make_node("Cast", [single], [half], name=f"{node.name or name}:half", to=kind),
+            helper.make_node("Cast", [half], [name], name=node.name or name, to=TensorProto.FLOAT),
+        ]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return frozenset(stored)
+
+
+def _is_cast_to_single(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and any(a.name == "to" and a.i == TensorProto.FLOAT for a in node.attribute)
+
+
+def widen(model: onnx.ModelProto) -> str:
+    """Make all of half precision single, casts to it round, and integers be stored as bytes; the names of what was half."""
+    found: set[int] = set()
+    for tensor in messages_of(model, TensorProto):
+        store_as_bytes(tensor)
+        if tensor.data_type not in _HALVES:
+            continue
+        found.add(tensor.data_type)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            take_as(tensor, TensorProto.FLOAT)
+        else:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    for graph in messages_of(model, onnx.GraphProto):
+        stored = _rounding(graph)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            kind = value.type.tensor_type
+            if kind.elem_type in _HALVES and value.name not in stored:
+                found.add(kind.elem_type)
+                kind.elem_type = TensorProto.FLOAT
+    return " and ".join(sorted(TensorProto.DataType.Name(kind).lower() for kind in found))
 
 
 def narrow_to_halves(model: onnx.ModelProto) -> None:

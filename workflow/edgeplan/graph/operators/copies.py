@@ -72,23 +72,24 @@ def _split_form(node: onnx.NodeProto, _: Beside) -> onnx.NodeProto:
     return node
 
 
+def _cuts(op: Operator) -> tuple[tuple[int, ...], ...]:
+    """Starts, ends, axes and steps of a `Slice`."""
+    starts = op.integers("starts", ())
+    axes, steps = op.integers("axes", tuple(range(len(starts)))), op.integers("steps", (1,) * len(starts))
+    return starts, op.integers("ends", ()), axes, steps
+
+
 def slice_ranges(graph: Graph, op: Operator) -> dict[int, range]:
     """Return places of each axis that a `Slice` takes, of those that it cuts."""
-    shape = graph.shape(op.inputs[0])
-    starts, ends = op.integers("starts", ()), op.integers("ends", ())
-    axes = op.integers("axes", tuple(range(len(starts))))
-    steps = op.integers("steps", (1,) * len(starts))
-    found = {}
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+    shape, found = graph.shape(op.inputs[0]), dict[int, range]()
+    for start, end, axis, step in zip(*_cuts(op), strict=True):
         size = shape[axis]
         found[axis % len(shape)] = range(*slice(start, None if step < 0 and end < -size else end, step).indices(size))
     return {axis: places for axis, places in found.items() if places != range(shape[axis])}
 
 
 def _check_slice(graph: Graph, op: Operator) -> Problem:
-    rank = len(graph.shape(op.inputs[0]))
-    starts, ends = op.integers("starts", ()), op.integers("ends", ())
-    axes, steps = op.integers("axes", tuple(range(len(starts)))), op.integers("steps", (1,) * len(starts))
+    rank, (starts, ends, axes, steps) = len(graph.shape(op.inputs[0])), _cuts(op)
     if not len(starts) == len(ends) == len(axes) == len(steps) or not all(-rank <= axis < rank for axis in axes):
         return f"from {starts} to {ends} along {axes} of {rank} axes", AGAIN
     return None if all(steps) else ("by steps of 0", AGAIN)

@@ -140,42 +140,25 @@ def _kind(graph: Graph, op: Operator) -> str:
 def _check(graph: Graph, op: Operator) -> Problem:
     if problem := check_window(graph, op):
         return problem
-    channels, groups = graph.shape(op.inputs[0])[1], op.integer("group", 1)
-    weight = graph.shape(op.weights[0])
-    if len(weight) != len(graph.shape(op.inputs[0])) or weight[1] * groups != channels or weight[0] % groups:
+    shape, groups, weight = graph.shape(op.inputs[0]), op.integer("group", 1), graph.shape(op.weights[0])
+    transposed, channels = op.op_type == "ConvTranspose", shape[1]
+    fits = len(weight) == len(shape) and (weight[0] if transposed else weight[1] * groups) == channels
+    if not fits or weight[0] % groups:
         return f"with a weight {weight} for {channels} channels in {groups} group{'s' * (groups > 1)}", AGAIN
-    return _weights(graph, op, weight[0])
-
-
-def _check_transposed(graph: Graph, op: Operator) -> Problem:
-    if problem := check_window(graph, op):
-        return problem
-    channels, groups = graph.shape(op.inputs[0])[1], op.integer("group", 1)
-    weight = graph.shape(op.weights[0])
-    if len(weight) != len(graph.shape(op.inputs[0])) or weight[0] != channels or channels % groups:
-        return f"with a weight {weight} for {channels} channels in {groups} group{'s' * (groups > 1)}", AGAIN
-    if len(graph.shape(op.outputs[0])) != len(weight):  # ONNX's inference leaves off axes that shrink
+    if transposed and len(graph.shape(op.outputs[0])) != len(weight):  # ONNX's inference leaves off axes that shrink
         return f"whose output_shape {op.integers('output_shape', ())} is smaller than its input", "export it with pads"
-    return _weights(graph, op, weight[1] * groups)
-
-
-def _weights(graph: Graph, op: Operator, channels: int) -> Problem:
-    weight = graph.shape(op.weights[0])
     if weight[2:] != op.integers("kernel_shape", weight[2:]):
         return f"with a weight {weight} for a window {op.integers('kernel_shape', ())}", AGAIN
-    if len(op.weights) > 1 and graph.shape(op.weights[1]) != (channels,):
-        return f"with a bias {graph.shape(op.weights[1])} for {channels} channels", AGAIN
+    written = weight[1] * groups if transposed else weight[0]
+    if len(op.weights) > 1 and graph.shape(op.weights[1]) != (written,):
+        return f"with a bias {graph.shape(op.weights[1])} for {written} channels", AGAIN
     return None
 
 
 def _macs(graph: Graph, op: Operator) -> int:
-    """(in / groups) x window for each output element."""
-    return math.prod(graph.shape(op.weights[0])[1:]) * graph.tensors[op.outputs[0]].elements
-
-
-def _macs_transposed(graph: Graph, op: Operator) -> int:
-    """(out / groups) x window for each input element."""
-    return math.prod(graph.shape(op.weights[0])[1:]) * graph.tensors[op.inputs[0]].elements
+    """(in / groups) x window for each output element; (out / groups) x window for each input element of a transpose."""
+    each = op.inputs[0] if op.op_type == "ConvTranspose" else op.outputs[0]
+    return math.prod(graph.shape(op.weights[0])[1:]) * graph.tensors[each].elements
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
@@ -296,7 +279,7 @@ SPECS = (
     ),
     OperatorSpec(
         ("ConvTranspose",), of_volumes("deconv"), _lower_transposed, ("deconv", "deconv3d"), HEAVY, form=window_form(_ROLES),
-        check=_check_transposed, macs=_macs_transposed, lacks=_one_input,
+        check=_check, macs=_macs, lacks=_one_input,
     ),
     _pool("MaxPool", "maxpool"),
     _pool("AveragePool", "avgpool"),

@@ -91,7 +91,7 @@ def detector(b: Net) -> dict[str, str]:
     for one in reversed(maps):  # from coarse to fine
         y = b.conv(one, out, 1, act=act, normed=True)
         if tops:
-            above = b.resized(tops[-1], 2)
+            above = b.resized(tops[-1])
             y = b.node("Add", [above, y]) if kind != "split" else b.conv(b.joined([above, y], 1), out, 1, act=act, normed=True)
         elif b.chance(0.3):  # pools of several sizes
             pools = [b.node("MaxPool", [y], kernel_shape=[k, k], pads=[k // 2] * 4, strides=[1, 1]) for k in (5, 9, 13)]
@@ -156,7 +156,7 @@ def segmentation(b: Net) -> dict[str, str]:
         x = b.joined([b.conv(x, channels, 3, act=act, dilation=dilation, normed=True) for dilation in (1, 2, 4)], 1)
     for level, one in reversed(list(enumerate(maps))):
         width = channels << level
-        x = b.upwards(x, width, b.choose(2, 2, 4), 2, "") if learnt else b.resized(x, 2, b.choose("linear", "nearest"))
+        x = b.upwards(x, width, b.choose(2, 2, 4), 2, "") if learnt else b.resized(x, b.choose("linear", "nearest"))
         x = twice(b.joined([x, one], 1), width)
     x, axis = b.conv(x, classes, 1), 1
     if b.exporter == "tensorflow":
@@ -184,7 +184,7 @@ def autoencoder(b: Net) -> dict[str, str]:
             x = b.reshape(b.dense(flat, math.prod(b.shape(x)[1:]), act), b.shape(x))
         for level in reversed(range(depth)):
             outputs = channels << max(level - 1, 0)
-            x = b.upwards(x, outputs, b.choose(2, 4), 2, act) if b.chance(0.7) else b.conv(b.resized(x, 2), outputs, 3, act=act)
+            x = b.upwards(x, outputs, b.choose(2, 4), 2, act) if b.chance(0.7) else b.conv(b.resized(x), outputs, 3, act=act)
         x = b.conv(x, b.shape(given)[1], 3, act=b.choose("Sigmoid", "Tanh"))
     if b.chance(0.4) and b.shape(x) == b.shape(given):
         apart = b.scalar("Pow", b.node("Sub", [given, x]), 2.0)

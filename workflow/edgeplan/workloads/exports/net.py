@@ -220,22 +220,15 @@ class Net(ExportBuilder):
         axes, inputs = len(self.shape(x)) - 2, self.shape(x)[1]
         weights = self.drawn(inputs, outputs, *(kernel,) * axes, spread=math.sqrt(3 * stride**axes / inputs / kernel**axes))
         over = kernel - stride
-        sizes: dict[str, Any] = {
-            "kernel_shape": [kernel] * axes,
-            "strides": [stride] * axes,
-            "dilations": [1] * axes,
-            "group": 1,
-        }
+        sizes: dict[str, Any] = {"kernel_shape": [kernel] * axes, "strides": [stride] * axes, "dilations": [1] * axes}
         pads = [over // 2] * axes + [over - over // 2] * axes
-        return self.act(self.node("ConvTranspose", [x, weights, self.drawn(outputs)], pads=pads, **sizes), act)
+        return self.act(self.node("ConvTranspose", [x, weights, self.drawn(outputs)], group=1, pads=pads, **sizes), act)
 
-    def resized(self, x: str, factor: int, mode: str = "nearest") -> str:
-        """Return what is resized by a factor on all axes behind the channels."""
-        scales = self.constant(f"scales_{factor}_{len(self.shape(x))}", [1.0, 1.0, *[float(factor)] * (len(self.shape(x)) - 2)])
-        how: dict[str, Any] = (
-            {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"} if mode == "nearest" else {}
-        )
-        return self.node("Resize", [x, "", scales], mode=mode, **how)
+    def resized(self, x: str, mode: str = "nearest") -> str:
+        """Return what is twice as large on all axes behind the channels."""
+        scales = self.constant(f"scales_2_{len(self.shape(x))}", [1.0, 1.0, *[2.0] * (len(self.shape(x)) - 2)])
+        nearest: dict[str, Any] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return self.node("Resize", [x, "", scales], mode=mode, **(nearest if mode == "nearest" else {}))
 
     def image(self, name: str, batch: int, channels: int, height: int, width: int) -> str:
         """Declare an image: channels last as TensorFlow takes it, then transposed; else channels first."""

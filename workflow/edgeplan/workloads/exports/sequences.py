@@ -308,11 +308,8 @@ def tagger(b: Net) -> dict[str, str]:
 def recurrent(b: Net) -> dict[str, str]:
     """Draw a recurrent net of signals or series, whose states come in and go out, or which hands out its last step."""
     batch, cell, features = b.batch, b.choose("LSTM", "LSTM", "GRU", "GRU", "RNN"), b.size(1, 257)
-    time, hidden, layers = (
-        b.choose(1, b.size(2, 150), b.size(2, 150)),
-        b.choose(b.size(8, 640, 2), 64, 128, 256),
-        b.choose(1, 2, 2, 3),
-    )
+    time, hidden = b.choose(1, b.size(2, 150), b.size(2, 150)), b.choose(b.size(8, 640, 2), 64, 128, 256)
+    layers = b.choose(1, 2, 2, 3)
     kept = b.chance(0.6)
     x = b.transpose(b.input("input", (batch, time, features)), 1, 0, 2)
     if b.chance(0.3):
@@ -364,11 +361,8 @@ def tabular(b: Net) -> dict[str, str]:
         kinds = b.input("kinds", (batch, fields := b.size(2, 12)), _IDS)
         words = [b.drawn(b.size(2, 5000), b.choose(4, 8, 16, 32)) for _ in range(fields)]
         x = b.joined([x, *(b.node("Gather", [one, b.take(kinds, 1, i)], axis=0) for i, one in enumerate(words))], 1)
-    act, hidden, shape = (
-        b.choose("Relu", "Relu", "Tanh", "Sigmoid", "Gelu", "Elu", "Selu"),
-        b.size(16, 2048),
-        b.choose("cone", "even", "summed"),
-    )
+    act, hidden = b.choose("Relu", "Relu", "Tanh", "Sigmoid", "Gelu", "Elu", "Selu"), b.size(16, 2048)
+    shape = b.choose("cone", "even", "summed")
     for layer in range(b.choose(1, 2, 2, 3, 4, 6)):
         y = b.dense(x, max(4, hidden >> layer) if shape == "cone" else hidden, act)
         y = b.norm(y) if b.chance(0.2) else y
