@@ -27,10 +27,7 @@ def some(values: Sequence[Value], turn: str) -> Sequence[Value]:
 def by_day(values: Sequence[Any], least: int = 1, fields: int = 1) -> list[Any]:
     """Parameters of a test: the first ones are tried by day, the others, of the same kind, are of the lane `long`.
 
-    Args:
-        values: one for each case, tuples where the test has several parameters.
-        least: the number of the first ones.
-        fields: the number of parameters.
+    They are tuples where the test has several parameters (`fields`).
     """
     more = [pytest.param(*(value if fields > 1 else (value,)), marks=pytest.mark.long) for value in values[least:]]
     return [*values[:least], *more]

@@ -25,16 +25,9 @@ _CORES = os.sched_getaffinity(0)
 
 
 class QueueProcessor(Processor):
-    """Runs steps by oneDNN in its own thread, in the order of its queue.
+    """Runs steps by oneDNN in its own thread, in the order of its queue; with mirrored memory in copies of its own.
 
-    Args:
-        sharing: of its memory; mirrored: its kernels compute in copies of their own.
-        atomics: whether it says that it can poll.
-        cores: that it says it computes on.
-        hangs_before: kernels after which it stops for good, until it is closed.
-        fails_before: kernels after which one fails.
-        pause_seconds: that each kernel takes longer.
-        limit_seconds: of waits.
+    After `hangs_before` kernels it stops until it is closed, after `fails_before` one fails, each takes `pause_seconds` longer.
     """
 
     def __init__(

@@ -11,12 +11,7 @@ from edgeplan.planning.memory.document import MemoryPlan
 
 
 def overlapping(all_of: Buffers, offsets: Ints) -> tuple[int, int] | None:
-    """Two buffers that live at the same time and share memory; None if there are none.
-
-    Args:
-        all_of: the buffers.
-        offsets: one a buffer.
-    """
+    """Two buffers that live at the same time and share memory; None if there are none."""
     shown = np.flatnonzero(all_of.size)
     events = sorted([(int(all_of.lower[k]), 1, int(k)) for k in shown] + [(int(all_of.upper[k]), 0, int(k)) for k in shown])
     live: list[tuple[int, int]] = []

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import typer.testing
-from onnx import TensorProto, helper, numpy_helper
+from model_file_runs import made, node, write
 
 import edgeplan
 from edgeplan.cli import run as cli_run
@@ -126,12 +125,8 @@ def test_run_takes_what_its_command_takes() -> None:
 
 
 def _model(path: Path, axes: list[int | str]) -> Path:
-    nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), helper.make_node("Mul", ["h", "scale"], ["y"])]
-    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", axes), ("scale", [1]))]
-    weights = [numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")]
-    body = helper.make_graph(nodes, "g", given, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], weights)
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+    nodes, weights = [node("Conv", "x w", "h"), node("Mul", "h scale")], {"w": np.ones((4, 3, 3, 3), np.float32)}
+    return write(made(nodes, {"x": axes, "scale": [1]}, weights), path)
 
 
 @pytest.mark.parametrize("value", [2, 2.0, "2", [2.0], np.float32(2), np.array([2.0])])

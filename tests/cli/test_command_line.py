@@ -19,11 +19,11 @@ import numpy as np
 import onnx
 import pytest
 import typer
-from camera_model import save_predictors
 from model_file_runs import made, node
 from onnx import TensorProto, helper
 from partition_frames import chain
 from pydantic import ValidationError
+from trained_nodes import write_device
 from typer.testing import CliRunner
 
 import edgeplan
@@ -107,7 +107,7 @@ def test_warnings_of_onnx_runtime_stay_away(
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with predictors: enough to reach every error."""
     folder = tmp_path_factory.mktemp("cli")
-    save_predictors(folder / "results/dev")
+    write_device(folder / "results")
     (folder / "config/devices").mkdir(parents=True)
     for name in ("dev", "phone"):
         (folder / f"config/devices/{name}.yaml").write_text(f"{{format_version: 1, name: {name}, engine: onnxruntime}}")
@@ -174,17 +174,6 @@ def chain_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def hostile_file(tmp_path: Path) -> Path:
-    document = chain(len(_HOSTILE), 1).document(model="$m$\x1b]0;t\x07")
-    for k, (entry, name) in enumerate(zip(document["operators"], _HOSTILE, strict=True)):
-        entry |= {"name": name, "inputs": _HOSTILE[k - 1 : k] if k else [], "unsplittable": name}
-    document["processors"] = {"cpu": "\x1b[1mcpu$", "gpu": "<g>"}
-    path = tmp_path / "hostile.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path
-
-
 def run(*arguments: object) -> str:
     done = CliRunner().invoke(app, ["plan", "partition", *map(str, arguments)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -207,8 +196,13 @@ def test_a_plan_is_told_written_and_read_again(chain_file: Path, tmp_path: Path)
 
 
 @pytest.mark.filterwarnings("error")
-def test_names_reach_the_terminal_as_text_alone(hostile_file: Path) -> None:
-    output = run("--costs", hostile_file)
+def test_names_reach_the_terminal_as_text_alone(tmp_path: Path) -> None:
+    document = chain(len(_HOSTILE), 1).document(model="$m$\x1b]0;t\x07")
+    for k, (entry, name) in enumerate(zip(document["operators"], _HOSTILE, strict=True)):
+        entry |= {"name": name, "inputs": _HOSTILE[k - 1 : k] if k else [], "unsplittable": name}
+    document["processors"] = {"cpu": "\x1b[1mcpu$", "gpu": "<g>"}
+    (tmp_path / "hostile.json").write_text(json.dumps(document), encoding="utf-8")
+    output = run("--costs", tmp_path / "hostile.json")
     assert "\x1b" not in output
     assert "\u202e" not in output
     assert "\\x1b[31mred" in output

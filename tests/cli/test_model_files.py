@@ -20,11 +20,11 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from camera_model import save_predictors
 from model_file_runs import made, node, values
 from model_file_runs import write as write_model
 from onnx import TensorProto
 from shipped_params import PARAMS_FILE
+from trained_nodes import write_device
 from typer.testing import CliRunner
 
 from edgeplan.cli import app
@@ -170,7 +170,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config/devices").mkdir(parents=True)
     (tmp_path / "config/devices/dev.yaml").write_text("format_version: 1\nname: dev\nengine: onednn\n")
-    save_predictors(tmp_path / "results/dev")
+    write_device(tmp_path / "results")
     return tmp_path
 
 

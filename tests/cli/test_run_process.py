@@ -12,8 +12,8 @@ from typing import TextIO, cast
 
 import numpy as np
 import pytest
-from loaded_libraries import COMMAND, HEAVY, OPENED, loaded_by
 from model_file_runs import made, node, values, write
+from plan_folders import COMMAND, HEAVY, OPENED, loaded_by
 from streamed_models import least, middle, streamed, write_streamed_plan
 
 from edgeplan import plan_memory

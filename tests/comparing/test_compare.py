@@ -50,25 +50,18 @@ def found(model: Path) -> Comparison:
     return api.compare(model, budget_seconds=40)
 
 
-def test_each_engine_has_rows_or_a_reason(found: Comparison) -> None:
+def test_each_engine_has_rows_or_a_reason_and_advice_names_the_best(found: Comparison) -> None:
     titles = {Way(name, 1, 1).title for name in engines()}
     assert titles == {row.name.split(",")[0] for row in found.rows} | {left.name.split(",")[0] for left in found.left_out}
     assert all(left.reason for left in found.left_out)
     for row in found.rows:
         assert row.difference is not None
         assert row.difference <= STOCK_TOLERANCE, row.name
-    assert Way(REFERENCE, len(found.processors), 1).name in {row.name for row in found.rows}
-
-
-def test_figures_of_a_row_fit_together(found: Comparison) -> None:
-    for row in found.rows:
         assert row.low_ms <= row.latency_ms <= row.high_ms
         assert row.first_ms > row.latency_ms
         assert len(row.firsts_ms) == len(row.latencies_ms) == len(row.rates)
         assert row.peak_bytes > 1 << 20
-
-
-def test_advice_names_a_way_for_each_goal_of_those_that_ran(found: Comparison) -> None:
+    assert Way(REFERENCE, len(found.processors), 1).name in {row.name for row in found.rows}
     assert len(found.advice()) == 5
     best = found.best("one")
     assert best is not None

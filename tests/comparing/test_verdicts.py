@@ -41,16 +41,13 @@ def test_intervals_hold_the_median_as_often_as_they_say(level: float, count: int
     held = np.mean([low <= 1.0 <= high for low, high, _ in ends])
     assert all(sure for *_, sure in ends) == (1 - 2 * 0.5**count >= level)
     assert held >= min(level, 1 - 2 * 0.5**count) - 3 * (0.25 / 4000) ** 0.5
+    assert around_median([3.0]) == (3.0, 3.0, False)
 
 
 def test_a_queue_is_taken_from_by_the_session_that_is_free_first() -> None:
     assert queued_ms([2.0, 3.0], 3) == 4.0
     assert queued_ms([1.0, 10.0], 4) == 10.0, "a slow session takes one, too"
     assert queued_ms([2.0] * 4, 16) == 8.0
-
-
-def test_one_value_is_its_own_interval_and_not_sure() -> None:
-    assert around_median([3.0]) == (3.0, 3.0, False)
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])
@@ -95,15 +92,11 @@ def test_only_what_is_slower_for_certain_by_more_is_refused() -> None:
     assert SlowerError.exit_code == 15
 
 
-@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.1", 0.1), ("0%", 0.0)])
-def test_shares_are_read(text: str, share: float) -> None:
-    assert share_of(text) == pytest.approx(share)
-
-
-@pytest.mark.parametrize("text", ["", "-5%", "five", "nan", "inf"])
-def test_what_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(ParamsError, match="no share"):
-        share_of(text)
+def test_shares_are_read() -> None:
+    assert [share_of(text) for text in ("5%", "0.1", "0%")] == pytest.approx([0.05, 0.1, 0.0])
+    for text in ("", "-5%", "five", "nan", "inf"):
+        with pytest.raises(ParamsError, match="no share"):
+            share_of(text)
 
 
 def test_each_goal_has_the_way_that_is_best_for_it() -> None:

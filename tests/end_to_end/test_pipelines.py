@@ -121,13 +121,25 @@ def _set(workspace: Workspace, key: str, value: object) -> None:
     path.write_text(yaml.safe_dump(params))
 
 
-@pytest.mark.parametrize("command", by_day([("dvc", "repro"), ("snakemake", "-n")]))
-def test_device_without_a_file_is_named_with_what_to_do(workspace: Workspace, command: tuple[str, ...]) -> None:
-    _set(workspace, "devices", ["cpu-nope"])
-    output = _refused(workspace, *command)
-    assert "unknown device 'cpu-nope': there is no config/devices/cpu-nope.yaml" in output
-    assert "params.yaml, devices" in output
-    assert DEVICE in output.partition("next:")[2]
+@pytest.mark.parametrize(
+    ("command", "key", "value", "told"),
+    by_day(
+        [
+            ("dvc repro", "devices", ["cpu-nope"], "unknown device 'cpu-nope': there is no config/devices/cpu-nope.yaml"),
+            ("snakemake -n", "zoo.variants_per_familly", 3, "zoo.variants_per_familly: no such field"),
+            ("snakemake --cores 1", "devices", ["cpu-nope"], "unknown device 'cpu-nope'"),
+        ],
+        least=2,
+        fields=4,
+    ),
+)
+def test_what_is_wrong_in_params_is_named_with_what_to_do(
+    workspace: Workspace, command: str, key: str, value: object, told: str
+) -> None:
+    _set(workspace, key, value)
+    output = _refused(workspace, *command.split())
+    assert told in output
+    assert key != "devices" or ("params.yaml, devices" in output and DEVICE in output.partition("next:")[2])
 
 
 @pytest.mark.slow  # an experiment in a workspace of its own takes seconds to set up
@@ -153,12 +165,6 @@ def test_override_that_does_not_fit_is_named_and_nothing_runs(workspace: Workspa
     assert f"params file does not fit: {named}: " in output
     assert "Running stage 'fusion" not in output
     assert "next:  correct the named fields" in output
-
-
-@pytest.mark.parametrize("command", by_day([("snakemake", "-n"), ("dvc", "repro"), ("snakemake", "--cores", "1")]))
-def test_misspelt_parameter_is_named(workspace: Workspace, command: tuple[str, ...]) -> None:
-    _set(workspace, "zoo.variants_per_familly", 3)
-    assert "zoo.variants_per_familly: no such field" in _refused(workspace, *command)
 
 
 @pytest.mark.parametrize("option", by_day(["--config", "--configfile"]))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from system_files import MARK, family, left
 from workspace import DEVICE, ROOT, Workspace, make_workspace
 
 from edgeplan.chapters.running import LOCK
@@ -23,7 +24,6 @@ from edgeplan.measurement.lock import lock_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-_MARK = "EDGEPLAN_TEST_FAMILY"
 _BEGIN_SECONDS = 600.0
 #: Until nothing is left: what is asked to end has five seconds for it, where somebody waits; what has lost its parent has two.
 _ASKED_SECONDS, _ORPHANED_SECONDS = 8.0, 2.0
@@ -48,32 +48,15 @@ def _environment_is_current() -> bool:
     return kept.is_file() and kept.read_bytes() == locks
 
 
-def _family(mark: str) -> dict[int, str]:
-    """What lives with a mark in its environment, which all inherit: command lines by number."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{_MARK}={mark}".encode() in (path / "environ").read_bytes():
-                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    return found
-
-
-def _left(mark: str, seconds: float) -> dict[int, str]:
-    deadline = time.monotonic() + seconds
-    while (found := _family(mark)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
-
-
 @contextlib.contextmanager
 def _started(workspace: Workspace, command: tuple[str, ...]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     mark = uuid.uuid4().hex
-    marked = Workspace(workspace.folder, {**workspace.environment, _MARK: mark})
+    marked = Workspace(workspace.folder, {**workspace.environment, MARK: mark})
     process = marked.start(*command)
     try:
         yield process, mark
     finally:
-        for pid in _family(mark):
+        for pid in family(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.communicate()
@@ -97,7 +80,7 @@ def _rows(workspace: Workspace) -> list[Path]:
 
 def _is_measuring(workspace: Workspace, mark: str) -> bool:
     """Whether there are rows, and a stage is running."""
-    return len(_rows(workspace)) > 1 and any("edgeplan stage" in line for line in _family(mark).values())
+    return len(_rows(workspace)) > 1 and any("edgeplan stage" in line for line in family(mark).values())
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL], ids=lambda sent: sent.name)
@@ -116,7 +99,7 @@ def test_what_was_started_ends(workspace: Workspace, name: str, sent: signal.Sig
         os.kill(process.pid, sent)
         process.wait()
         asked = sent == signal.SIGTERM and name in ("make", "make --temp", "snakemake")
-        assert _left(mark, _ASKED_SECONDS if asked else _ORPHANED_SECONDS) == {}
+        assert left(mark, _ASKED_SECONDS if asked else _ORPHANED_SECONDS) == {}
     with FileLock(lock_path(), timeout=0, mode=0o666), (workspace.folder / LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if name.endswith("--temp"):  # DVC may delete the copy; journals hold what was measured, too
@@ -149,21 +132,6 @@ def _killed_at_last(process: subprocess.Popen[str]):  # noqa: ANN202 - a generat
 @pytest.fixture
 def fresh(tmp_path: Path) -> Workspace:
     return make_workspace(tmp_path)
-
-
-def test_killed_run_loses_at_most_a_batch_and_goes_on(fresh: Workspace) -> None:
-    values = fresh.values("-S", "measurement.batch_size=4")
-    first = fresh.start("dvc", "exp", "run", *values)
-    with _killed_at_last(first):
-        _wait_for_rows(fresh, first)
-    kept = fresh.rows()
-    assert kept
-    half_written = next((fresh.folder / "data/rows").rglob("*.parquet")).with_name(".rows.parquet.k1ll3d.tmp")
-    half_written.write_bytes(b"half")  # what a kill in the middle of a write leaves behind; it seldom comes at such a moment
-    os.utime(half_written, (0, time.time() - 60))
-    fresh.run("dvc", "exp", "run", *values)
-    assert not list((fresh.folder / "data/rows").rglob(".*.tmp"))
-    assert kept <= fresh.rows(), "stored rows were lost or measured again"
 
 
 def test_second_run_is_told_that_the_first_is_busy(fresh: Workspace) -> None:

@@ -108,7 +108,7 @@ def add_toy_chapter(workspace: Workspace) -> None:
     assert names.read_text().count(line) == 1
     names.write_text(names.read_text().replace(line, f'{line}    "toy",\n'))
     with (workspace.folder / "params.yaml").open("a") as params:
-        params.write(yaml.safe_dump({"toy": {"on": [DEVICE], "sizes": [1000, 20000, 3000], "lanes": 2}}))
+        params.write(yaml.safe_dump({"toy": {"on": [DEVICE], "sizes": [1000, 20000, 3000]}}))
     for generator in (
         ("-m", "edgeplan.chapters.wiring"),
         ("workflow/scripts/code_documents.py", "schemas"),

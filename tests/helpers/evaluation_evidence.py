@@ -12,18 +12,19 @@ from edgeplan.chapters.prediction.stages.fusion import VERIFIED
 
 KINDS = ("convolution", "depthwise", "product", "pool", "elementwise")
 CONV = "convolution/Conv"
+_EACH = 6  # models of a family
 
 
-def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
+def _models(rng: np.random.Generator) -> pd.DataFrame:
     frames = []
     for family, flops_m in printed("table_02", "family")["paper: FLOPs (M)"].items():
-        macs = flops_m * 1e6 * rng.uniform(0.5, 1.5, per_family)
+        macs = flops_m * 1e6 * rng.uniform(0.5, 1.5, _EACH)
         measured = macs * 2e-8 * rng.uniform(0.8, 1.2) + 0.5
-        predicted = measured * rng.normal(1.0, 0.05, per_family)
+        predicted = measured * rng.normal(1.0, 0.05, _EACH)
         frames.append(
             pd.DataFrame(
                 {
-                    "model_id": [f"{family}-{i:04d}" for i in range(per_family)],
+                    "model_id": [f"{family}-{i:04d}" for i in range(_EACH)],
                     "family": family,
                     "macs": macs,
                     "memory_bytes": macs * rng.uniform(0.05, 0.5),
@@ -31,19 +32,19 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
                     "measured_ms": measured,
                     "normalised_ms": 1.02 * measured,
                     "noise": 0.01,
-                    "measured_at_s": 1.7e9 + 10.0 * np.arange(per_family),
-                    "blocks_span_s": 20.0 + np.arange(per_family),
-                    "repeat_ms": measured * rng.normal(1.0, 0.01, per_family),
+                    "measured_at_s": 1.7e9 + 10.0 * np.arange(_EACH),
+                    "blocks_span_s": 20.0 + np.arange(_EACH),
+                    "repeat_ms": measured * rng.normal(1.0, 0.01, _EACH),
                     "repeat_gap_s": 600.0,
                     "predicted_ms": predicted,
                     "low_ms": predicted * 0.9,
                     "high_ms": predicted * 1.1,
                     "plain_sum_ms": measured * 0.97,
-                    "left_out_ms": measured * np.where(np.arange(per_family) == 0, 1.2, 1.07),
-                    "operator_sum_ms": measured * rng.uniform(1.2, 1.6, per_family),
-                    "forest_ms": measured * rng.normal(1.0, 0.1, per_family),
-                    "adaptive_sampling_ms": measured * rng.normal(1.0, 0.06, per_family),
-                    "random_sampling_ms": measured * rng.normal(1.3, 0.2, per_family),
+                    "left_out_ms": measured * np.where(np.arange(_EACH) == 0, 1.2, 1.07),
+                    "operator_sum_ms": measured * rng.uniform(1.2, 1.6, _EACH),
+                    "forest_ms": measured * rng.normal(1.0, 0.1, _EACH),
+                    "adaptive_sampling_ms": measured * rng.normal(1.0, 0.06, _EACH),
+                    "random_sampling_ms": measured * rng.normal(1.3, 0.2, _EACH),
                     "guessed_share": 0.0,
                 }
             )
@@ -58,10 +59,10 @@ def _sweeps() -> pd.DataFrame:
     return frame.assign(predicted_us=frame["measured_us"] * 1.03)
 
 
-def full_evidence(per_family: int = 6) -> Evidence:
+def full_evidence() -> Evidence:
     """Evidence with every part present."""
     rng = np.random.default_rng(11)
-    models = _models(per_family, rng)
+    models = _models(rng)
     shares = rng.dirichlet(np.array([20.0, 6.0, 2.0, 1.0, 1.0]), len(models))
     breakdown = pd.DataFrame(
         {
@@ -70,9 +71,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
             "predicted_ms": (shares * models[["predicted_ms"]].to_numpy()).ravel(),
         }
     )
-    zoo = models[["model_id", "family", "macs", "memory_bytes"]].assign(
-        index=list(range(per_family)) * len(printed("table_02"))
-    )
+    zoo = models[["model_id", "family", "macs", "memory_bytes"]].assign(index=list(range(_EACH)) * len(printed("table_02")))
     configs = [
         json.dumps({"kind": "conv", "type": "conv++bn", "in_channels": c, "in_height": 8, "out_channels": 2 * c})
         for c in (4, 8)
@@ -140,9 +139,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
             }
         ),
         models=models,
-        calibration=models.iloc[::per_family][["model_id", "family", "measured_ms", "noise", "measured_at_s"]].assign(
-            seconds=10.0
-        ),
+        calibration=models.iloc[::_EACH][["model_id", "family", "measured_ms", "noise", "measured_at_s"]].assign(seconds=10.0),
         breakdown=breakdown,
         sweeps=_sweeps(),
         conv_fusion=pd.DataFrame(

@@ -67,11 +67,7 @@ def build_fake(folder: Path) -> FakeOnednn:
 
 
 class FakeOnednn:
-    """The library that stands for oneDNN.
-
-    Args:
-        path: of its file.
-    """
+    """The library that stands for oneDNN, and its file."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -163,18 +159,8 @@ def write_cold(
     outputs: Sequence[Border] = (),
     **facts: Any,
 ) -> None:
-    """Write a plan folder of a cold start.
-
-    Args:
-        fake: the library.
-        chain: what it computes.
-        folder: where to.
-        sources: of the steps' weights, in turn.
-        queues: steps that lanes besides the main one prepare.
-        later: whether later runs have kernels of their own.
-        implementation: that is asked for.
-        outputs: in place of the chain's.
-        facts: more that the program says of itself.
+    """Write a plan folder of a cold start: sources of weights are taken in turn, `queues` are steps that further lanes prepare,
+    `later` runs have kernels of their own, and `facts` are more that the program says of itself.
     """
     folder.mkdir(exist_ok=True)
     count = chain.steps
@@ -215,20 +201,11 @@ def write_memory(
     folder: Path,
     *,
     resident: int = 0,
-    isolated: bool = False,
     readers: Sequence[int] = (),
     **facts: Any,
 ) -> None:
-    """Write a plan folder of memory: activations by turns in two buffers, weights by turns in two places behind them.
-
-    Args:
-        fake: the library.
-        chain: what it computes.
-        folder: where to.
-        resident: steps whose weights stay, in places of their own.
-        isolated: whether memory is filled before each inference.
-        readers: processors that reading threads may use.
-        facts: more that the program says of itself.
+    """Write a plan folder of memory: activations by turns in two buffers, weights by turns in two places behind them; those of
+    the last `resident` steps stay, in places of their own.
     """
     folder.mkdir(exist_ok=True)
     count, file = chain.steps, folder / "weights.bin"
@@ -247,7 +224,7 @@ def write_memory(
         **written.facts, "threads": 1, "steps": count, "model": "chain", "machine": machine_text(),
         "version": fake.info.version, "commit": fake.info.commit, "isa": fake.info.isa, "layout": "nchw",
         "library": fake.path, "arena_bytes": arena, "weights_bytes": PAGE * count, "stamp": stamp(file.stat()),
-        "isolated": isolated, "checksum": checksum(file.read_bytes()), "bytes_per_ms": 1e5, **facts,
+        "isolated": False, "checksum": checksum(file.read_bytes()), "bytes_per_ms": 1e5, **facts,
     }  # fmt: skip
     budgets = [(1 << 20, arena, 2.0, 1.0), (1 << 20, arena, 2.0, 1.0)]
     sections: dict[Section, Any] = {

@@ -213,7 +213,7 @@ _SPREAD = 2.2
 
 
 class Builder:
-    """Collects operators; the names of the methods are those of layers."""
+    """Collects operators."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)  # noqa: S311 (instances, not secrets)
@@ -239,11 +239,6 @@ class Builder:
         self.operators.append({"name": name, "inputs": list(inputs), "options": options, "bytes": size})
         return name
 
-    def conv(self, name: str, before: str, image: int, cin: int, cout: int, kernel: int) -> str:
-        """A convolution; `kernel` is the number of its taps."""
-        size = image * image * cout * 4
-        return self.add(name, [before] if before else [], 2.0 * image * image * cin * cout * kernel, cout, size)
-
     def document(self, **more: Any) -> dict[str, Any]:
         """The cost document. `mb_per_ms` gives each operator the time of moving its output."""
         speed = more.pop("mb_per_ms", 0.0)
@@ -263,10 +258,10 @@ class Builder:
 def chain(steps: int, seed: int) -> Builder:
     """Convolutions one behind the other."""
     b = Builder(seed)
-    at = ""
     for k in range(steps):
-        image = b.rng.choice((56, 28, 14))
-        at = b.conv(f"conv{k}", at, image, 64, 16 * b.rng.randint(2, 16), 9)
+        image, channels = b.rng.choice((56, 28, 14)), 16 * b.rng.randint(2, 16)
+        before = [f"conv{k - 1}"] if k else []
+        b.add(f"conv{k}", before, 2.0 * image * image * 64 * channels * 9, channels, image * image * channels * 4)
     return b
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -68,9 +70,9 @@ def start_right(folder: Path, graph: Graph, wanted: Mapping[str, np.ndarray]) ->
         return session.fact("checked") == 1
 
 
-def small_net(width: int = 24) -> Graph:
+def small_net() -> Graph:
     """Depthwise and pointwise convolutions with residual sums, ended by a classifier."""
-    b = GraphBuilder("net", (1, 3, 20, 20))
+    b, width = GraphBuilder("net", (1, 3, 20, 20)), 24
     x = b.conv_bn(b.input, width, 3, 2)
     for _ in range(3):
         y = b.conv_bn(x, width, 3, groups=width, act="relu6")
@@ -78,9 +80,9 @@ def small_net(width: int = 24) -> Graph:
     return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
 
 
-def wait_while(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait as long as a condition holds, but no longer than that."""
-    deadline = time.monotonic() + seconds
+def wait_while(condition: Callable[[], object]) -> None:
+    """Wait as long as a condition holds, but no longer than a minute."""
+    deadline = time.monotonic() + 60
     while condition() and time.monotonic() < deadline:
         time.sleep(1e-3)
 
@@ -94,3 +96,28 @@ def assert_close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarra
 def spans_of(session: NativeSession) -> list[Span]:
     """The timeline of a cold start, ms of the monotonic clock."""
     return [Span(core_name(core - 1), step, stage, begin / 1e6, end / 1e6) for core, step, stage, begin, end in session.trace()]
+
+
+#: Libraries that no process that runs a plan loads.
+HEAVY = ("onnx", "onnxruntime", "pydantic", "pandas", "scipy", "yaml", "matplotlib", "pyarrow")
+COMMAND = "from edgeplan.cli import main\nsys.argv[0] = 'edgeplan'\nmain()"
+OPENED = """
+import edgeplan, numpy as np
+with edgeplan.open_plan(sys.argv[1]) as session:
+    session.run({border.name: np.zeros(border.shape, border.dtype) for border in session.inputs})
+"""
+_TOLD = """
+import atexit, sys
+def tell(names):
+    maps = open("/proc/self/maps").read()
+    print("loaded:", *sorted(name for name in names if name in sys.modules or f"/{name}/" in maps))
+atexit.register(tell, sys.argv.pop().split(","))
+"""
+
+
+def loaded_by(code: str, *words: str | Path) -> list[str]:
+    """Which of the heavy libraries a process of Python code, which reads `sys.argv`, has loaded when it ends."""
+    command = [sys.executable, "-c", _TOLD + code, *map(str, words), ",".join(HEAVY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return next(line for line in done.stdout.splitlines() if line.startswith("loaded:")).split()[1:]

@@ -58,9 +58,9 @@ def write_device(
     return folder
 
 
-def device_file(folder: Path, name: str = "dev", engine: str = "onnxruntime") -> Path:
-    path = folder / f"{name}.yaml"
-    path.write_text(f"format_version: 1\nname: {name}\nengine: {engine}\n")
+def device_file(folder: Path) -> Path:
+    path = folder / "dev.yaml"
+    path.write_text("format_version: 1\nname: dev\nengine: onnxruntime\n")
     return path
 
 
@@ -80,11 +80,7 @@ def whole_us(one: ExecutedModel) -> float:
 
 
 def write_measurements(folder: Path, slowness: float) -> Path:
-    """What the stages before training leave of a machine so many times as slow as its quiet self, and zoo and truth beside.
-
-    Returns:
-        Folder of the results; that of the zoo is `zoo` beside it.
-    """
+    """What the stages before training leave of a machine so many times as slow as its quiet self; the zoo lies beside it."""
     rng, results = np.random.default_rng(4), folder / "results/dev"
     told: list[dict[str, object]] = []
     labelled: list[tuple[str, str, NodeConfig]] = []

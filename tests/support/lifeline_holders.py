@@ -16,48 +16,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeplan.support.subprocesses import module_command, program_command, run, start
+from edgeplan.support.subprocesses import program_command, run, start
 
 if TYPE_CHECKING:
-    from edgeplan.measurement.process.job import RunJob
     from edgeplan.profiling.streaming import RunSettings
 
 MODEL, INPUT, SCHEDULE, PLAN = "plain.onnx", "input", "schedule.json", "plan"
-_SHAPES = {"input": (1, 3, 32, 32)}
 _LONG, _SECONDS = 100_000, 300
-
-
-def _cold_job(folder: Path) -> RunJob:
-    from edgeplan.engines.cold import Artefact
-    from edgeplan.measurement.process.job import RunJob
-
-    artefact = Artefact(main=folder / MODEL, files=(folder / MODEL,))
-    return RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=_SHAPES, state="cached", warm_runs=_LONG)
-
-
-def cold_start(folder: Path) -> None:
-    """A cold start, with very many runs after it."""
-    from edgeplan.measurement.process.starts import run_cold
-
-    run_cold(_cold_job(folder))
 
 
 def forked(folder: Path) -> None:
     """A plan's, in a child of a process that has imported everything."""
+    from edgeplan.measurement.process.job import RunJob
     from edgeplan.measurement.process.starts import Forks, prepared_plan
 
+    own = {"setting": "edgeplan", "artefact": prepared_plan(folder / PLAN).artefact}
     with Forks() as forks:
-        own = {"setting": "edgeplan", "artefact": prepared_plan(folder / PLAN).artefact}
-        forks.run_cold(_cold_job(folder).model_copy(update=own))
-
-
-def stock_engine(folder: Path) -> None:
-    """A stock engine whose memory is looked at, with very many inferences."""
-    from edgeplan.engines.cold import Artefact
-    from edgeplan.measurement.process.stock import inputs_of, run_stock
-
-    artefact = Artefact(main=folder / MODEL, files=(folder / MODEL,))
-    run_stock("onnxruntime", artefact, inputs_of(folder / MODEL), (0,), _LONG)
+        forks.run_cold(RunJob(threads=1, inputs={"input": (1, 3, 32, 32)}, state="cached", warm_runs=_LONG, **own))
 
 
 def _streamed(folder: Path) -> RunSettings:
@@ -96,11 +71,6 @@ def converter(folder: Path) -> None:
     run(program_command("sh", "-c", "sleep 300 & (sleep 300; true) & sleep 300"), cwd=folder)
 
 
-def nested(folder: Path) -> None:
-    """A worker that starts a worker."""
-    run(module_command("lifeline_holders", "cold_start", str(folder)))
-
-
 def from_a_thread(folder: Path) -> None:  # noqa: ARG001
     """A program started from a thread that ends, and one that inherits all that is not closed on exec."""
     thread = threading.Thread(target=start, args=(program_command("sleep", "300"),))
@@ -111,8 +81,7 @@ def from_a_thread(folder: Path) -> None:  # noqa: ARG001
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
-    kind.__name__: kind
-    for kind in (cold_start, forked, stock_engine, streamed, in_cgroup, background, converter, nested, from_a_thread)
+    kind.__name__: kind for kind in (forked, streamed, in_cgroup, background, converter, from_a_thread)
 }
 
 

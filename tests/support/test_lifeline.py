@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from lifeline_holders import INPUT, KINDS, MODEL, PLAN, SCHEDULE
 from streamed_models import streamed
+from system_files import MARK, family, left
 
 from edgeplan.chapters.memory.folders import PlanWriter, RunCores
 from edgeplan.errors import DeviceError
@@ -34,30 +35,9 @@ from edgeplan.support.subprocesses import module_command, program_command, run
 
 LANE = "processes"  # see tests/conftest.py
 
-_MARK = "EDGEPLAN_TEST_FAMILY"
 _BEGIN_SECONDS, _END_SECONDS = 60.0, 2.0
 #: Processes that a holder has once its worker works.
-_WORKING = {"forked": 2, "converter": 3, "nested": 2}
-#: The others are started or ended in the same way as one of these.
-_BY_DAY = {"forked", "streamed", "in_cgroup", "background", "converter"}
-
-
-def _family(mark: str) -> list[int]:
-    """Processes that live with a mark in their environment, which all inherit; of those that have ended nothing can be read."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if f"{_MARK}={mark}".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
-
-
-def left(mark: str) -> list[int]:
-    """Those that live two seconds later."""
-    deadline = time.monotonic() + _END_SECONDS
-    while (found := _family(mark)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return found
+_WORKING = {"forked": 2, "converter": 3}
 
 
 @dataclass
@@ -70,7 +50,7 @@ class Holder:
     @property
     def workers(self) -> list[int]:
         """Numbers of the processes that it has started and that live."""
-        return [pid for pid in _family(self.mark) if pid != self.process.pid]
+        return [pid for pid in family(self.mark) if pid != self.process.pid]
 
     def wait_for(self, count: int) -> None:
         """Wait until it has so many."""
@@ -86,7 +66,7 @@ def held(kind: str, folder: Path) -> Iterator[Holder]:
     """A holder of a kind of worker; nothing of it is left afterwards."""
     mark = uuid.uuid4().hex
     path = os.pathsep.join(p for p in (*sys.path, os.fspath(Path(__file__).parent)) if p)
-    environment = {**os.environ, _MARK: mark, "PYTHONPATH": path}
+    environment = {**os.environ, MARK: mark, "PYTHONPATH": path}
     command = [sys.executable, os.fspath(Path(__file__).with_name("lifeline_holders.py")), kind, os.fspath(folder)]
     holder = Holder(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL), mark)
     try:
@@ -136,10 +116,10 @@ def _require_orphans_end(kind: str, folder: Path, kills: int, seed: int) -> None
             assert holder.process.poll() is None
             holder.process.kill()
             holder.process.wait()
-            assert left(holder.mark) == [], f"kill {number} of a holder of {kind}"
+            assert left(holder.mark, _END_SECONDS) == {}, f"kill {number} of a holder of {kind}"
 
 
-@pytest.mark.parametrize("kind", [kind if kind in _BY_DAY else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "from_a_thread"])
 def test_workers_end_with_a_parent_that_is_killed(kind: str, folder: Path) -> None:
     _require_orphans_end(kind, folder, 1, seed=1)
 
@@ -158,17 +138,17 @@ def test_a_worker_goes_on_when_the_thread_that_started_it_has_ended(folder: Path
         assert len(holder.workers) == 1, "and what its parent starts later has no part in it"
         holder.process.kill()
         holder.process.wait()
-        assert left(holder.mark) == []
+        assert left(holder.mark, _END_SECONDS) == {}
 
 
 def test_a_command_that_takes_too_long_or_has_ended_leaves_nothing_that_it_started() -> None:
     mark = uuid.uuid4().hex
     with pytest.raises(subprocess.TimeoutExpired):
-        run(program_command("sh", "-c", "sleep 300 & sleep 300"), timeout=1.0, variables={_MARK: mark})
-    assert left(mark) == []
-    done = run(program_command("sh", "-c", "sleep 300 >/dev/null 2>&1 & echo done"), variables={_MARK: mark})
+        run(program_command("sh", "-c", "sleep 300 & sleep 300"), timeout=1.0, variables={MARK: mark})
+    assert left(mark, _END_SECONDS) == {}
+    done = run(program_command("sh", "-c", "sleep 300 >/dev/null 2>&1 & echo done"), variables={MARK: mark})
     assert (done.returncode, done.stdout) == (0, b"done\n")
-    assert left(mark) == []
+    assert left(mark, _END_SECONDS) == {}
 
 
 def test_a_process_whose_holder_has_ended_does_not_begin() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from cold_chapter_frames import evidence, frame_names, run_rows
-from profile_values_of import PROFILES, asked_of
+from shipped_params import PROFILES, asked_of
 
 from depth import by_day
 from edgeplan.chapters.cold_start.evaluation import metrics, page

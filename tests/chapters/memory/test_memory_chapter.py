@@ -11,8 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from profile_values_of import PROFILES, asked_of
-from shipped_params import PARAMS_FILE
+from shipped_params import PARAMS_FILE, PROFILES, asked_of
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MemoryEvidence

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from partition_frames import DISPATCHER, checked_evidence, checked_rows, evidence, model_rows, samples, trained
 from partition_models import MODELS, Saved
-from profile_values_of import PROFILES, asked_of
+from shipped_params import PROFILES, asked_of
 
 from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.costs import GRID, assignments, at_share, choose, fixed_share, model_costs, predicted

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from partition_models import MODELS, Saved, images
-from profile_values_of import PROFILES, asked_of
+from shipped_params import PROFILES, asked_of
 
 from edgeplan.chapters.partition.costs import ModelCosts
 from edgeplan.chapters.partition.eop.page import BARS, EOP_REPORT, eop_metrics

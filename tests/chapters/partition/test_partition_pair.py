@@ -16,9 +16,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from loaded_libraries import COMMAND, OPENED, loaded_by
 from partition_frames import opened_here, save_predictors, write_workspace
-from plan_folders import body_of, changed_plan
+from plan_folders import COMMAND, OPENED, body_of, changed_plan, loaded_by
 from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 

@@ -1,1 +1,1 @@
-"""A toy chapter: how long does it take to sort numbers, and which lane sorts what."""
+"""A toy chapter: how long does it take to sort numbers?"""

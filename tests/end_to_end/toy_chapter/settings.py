@@ -10,11 +10,10 @@ from edgeplan.chapters.base import ChapterParams, DeviceName, Section
 
 
 class ToySettings(Section):
-    """Attributes: `on`: its own targets; `sizes`: how many numbers are sorted; `lanes`: side by side."""
+    """Its own targets, and how many numbers are sorted."""
 
     on: list[DeviceName]
     sizes: tuple[Annotated[int, Field(ge=1)], ...]
-    lanes: Annotated[int, Field(ge=1)]
 
 
 class Params(ChapterParams):

@@ -1,4 +1,4 @@
-"""Stage `toy`: sorting timed, each size once for a key, then planned."""
+"""Stage `toy`: sorting timed, each size once for a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from edgeplan.chapters.toy.settings import ToySettings
 
@@ -22,7 +21,7 @@ from edgeplan.support.store import Journal, Protocol
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the chapter measured: size, sort_ms, lane."""
+    """What the chapter measured: size, sort_ms."""
 
     sorted: pd.DataFrame
 
@@ -35,7 +34,7 @@ TABLES: Mapping[str, kit.TableSpec[Evidence]] = kit.registry(
 
 
 def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path, metrics: Path, part: Path) -> None:
-    """Measure what no row holds, plan, and write all of it."""
+    """Measure what no row holds, and write all of it."""
     journal = Journal(rows / "rows.jsonl")
     known = {row["key"]: row["ms"] for row in journal.query()}
     for size in toy.sizes:
@@ -43,23 +42,13 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
         if key not in known:
             known[key] = sort_ms(size, seed)
             journal.commit({"key": key, "ms": known[key]})
-    times_ms = np.array([known[_key(device, size, seed)] for size in toy.sizes])
-    frame = pd.DataFrame({"size": toy.sizes, "sort_ms": times_ms, "lane": longest_first(times_ms, toy.lanes)})
-    write_json(metrics, {"toy.sort_ms": float(times_ms.sum())})
+    frame = pd.DataFrame({"size": toy.sizes, "sort_ms": [known[_key(device, size, seed)] for size in toy.sizes]})
+    write_json(metrics, {"toy.sort_ms": float(frame["sort_ms"].sum())})
     seen = Evidence(frame)
     (shown,) = kit.page_tables(TABLES, kit.make(TABLES, seen)[0], seen)
     write_table(shown, frame, table.parent, "now")
     page = ChapterPage("toy", f"Sorting, on {device}", "How long sorting takes.", "now", tables=(shown,))
     write_chapter(page, part, tables=table.parent, figures=table.parent)
-
-
-def longest_first(durations_ms: npt.NDArray[np.float64], lanes: int) -> npt.NDArray[np.intp]:
-    """The lane of each task (tasks,): longest first, each to the lane that is free first (Graham)."""
-    busy_ms, lane = np.zeros(lanes), np.zeros(len(durations_ms), dtype=np.intp)
-    for task in np.argsort(-durations_ms, kind="stable"):
-        lane[task] = busy_ms.argmin()
-        busy_ms[lane[task]] += durations_ms[task]
-    return lane
 
 
 def sort_ms(size: int, seed: int) -> float:
