@@ -159,10 +159,13 @@ class WeightFiles:
         return values_of(data, place.stride, place.dtype).reshape(place.shape)
 
     def _fill(self, descriptor: int, data: npt.NDArray[np.uint8], offset: int, where: str) -> None:
+        target = data.data
         try:
-            _read_fully(descriptor, data.data, offset)
-        except EOFError as error:
-            raise ModelError("the weights end too soon", where=where, next_step=plan_again(GPU_START)) from error
+            while target.nbytes:
+                got = os.preadv(descriptor, [target], offset)
+                if not got:
+                    raise ModelError("the weights end too soon", where=where, next_step=plan_again(GPU_START))
+                target, offset = target[got:], offset + got
         except OSError as error:
             what = f"cannot read the weights: {error.strerror}"
             raise ModelError(what, where=where, next_step="check the disk, then run again") from error
@@ -205,12 +208,3 @@ def _opened(path: Path) -> int:
     except OSError as error:
         what = f"cannot open the weights: {error.strerror}"
         raise ModelError(what, where=str(path), next_step=plan_again(GPU_START)) from error
-
-
-def _read_fully(descriptor: int, target: memoryview, offset: int) -> None:
-    """Fill `target` from an offset."""
-    while target.nbytes:
-        got = os.preadv(descriptor, [target], offset)
-        if not got:
-            raise EOFError(f"the file ends before byte {offset + target.nbytes}")
-        target, offset = target[got:], offset + got

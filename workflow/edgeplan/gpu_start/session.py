@@ -186,8 +186,12 @@ class GpuSession(Session):
         if step.weights is not None:
             memories[Memory.weights.value] = self._weights(step.weights)
         with self._timed("code"):
-            commands = tuple(self._command(launch, memories) for launch in step.launches)
-        return Kernel(step.implementation, commands)
+            commands = []
+            for planned in step.launches:
+                launch, given = launch_of(planned), [argument_of(argument, memories) for argument in planned.arguments]
+                self._load(self._processor.source_of(launch))
+                commands.append(self._processor.command(launch, given))
+        return Kernel(step.implementation, tuple(commands))
 
     def _weights(self, weights: PackedWeights) -> Any:
         """The weights of a step as its kernels are given them, uploaded now unless all go up in one go."""
@@ -204,11 +208,6 @@ class GpuSession(Session):
         self._kept.append(values)
         with self._timed("upload"):
             return self._processor.upload(values)
-
-    def _command(self, planned: PlannedLaunch, memories: Mapping[str, Any]) -> object:
-        launch = launch_of(planned)
-        self._load(self._processor.source_of(launch))
-        return self._processor.command(launch, [argument_of(argument, memories) for argument in planned.arguments])
 
     def _load(self, source: ProgramSource) -> None:
         """Have the processor hold the code of a source: from the folder where that is whole, else compiled."""

@@ -129,9 +129,11 @@ def conv_dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str,
         return _first(c, numbers, posts)
     if c.depthwise:
         return _depthwise(c, numbers, posts)
-    winograd = _winograd(c, numbers, posts) if _allows_winograd(c) else None
-    if winograd and _suits(winograd):
-        return winograd
+    if _allows_winograd(c):
+        found = _winograd(c, numbers, posts)
+        fits = max(found.workspace_elements, found.packing.elements) < _INDEX_END
+        if fits and found.work.pixels >= WINOGRAD_USEFUL * found.work.padded_pixels:
+            return found
     return _tiled(c, numbers, posts) or _direct(c, numbers, posts)
 
 
@@ -155,14 +157,6 @@ def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], 
 def _allows_winograd(c: Convolution) -> bool:
     plain = c.kernel == (3, 3) and c.strides == c.dilations == (1, 1) and c.groups == 1
     return plain and c.channels_in >= WINOGRAD_CHANNELS
-
-
-def _suits(winograd: Dispatch) -> bool:
-    return max(winograd.workspace_elements, winograd.packing.elements) < _INDEX_END and _useful(winograd)
-
-
-def _useful(winograd: Dispatch) -> bool:
-    return winograd.work.pixels >= WINOGRAD_USEFUL * winograd.work.padded_pixels
 
 
 def _pointwise(c: Convolution, numbers: DeviceNumbers) -> bool:

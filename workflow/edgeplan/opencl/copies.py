@@ -322,7 +322,8 @@ def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     chain, axis = LaunchChain(numbers), step.integer("axis")
     source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
     source = chain.plain(source)
-    written = _plain_target(chain, target)
+    plain = len(target.shape) != _RANK or target.layout == NCHW  # no image, or a row-major one
+    written = target if plain else chain.temporary(target.shape, NCHW)
     shape = source.shape
     inner, outer = math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
     logarithm = int(str(step.settings.get("algorithm", "accurate")) == "log")
@@ -336,9 +337,3 @@ def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     if written is not target:
         chain.copied(written, target)
     return chain.done("softmax.rows", done)
-
-
-def _plain_target(chain: LaunchChain, target: DeviceTensor) -> DeviceTensor:
-    """Return the tensor that a row-major result is written to: the target, or a temporary one before it."""
-    plain = len(target.shape) != 4 or target.layout == NCHW  # an image
-    return target if plain else chain.temporary(target.shape, NCHW)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from edgeplan.chapters.partition.measuring.rows import NotThereError, PartitionR
 from edgeplan.chapters.partition.measuring.samples import ChainPlace, ChainTimes, timed
 from edgeplan.chapters.partition.settings import ALL_CORES, SIDES, PartitionSettings
 from edgeplan.runtime.partitioned.session import Synchronisation
-from edgeplan.runtime.processor import Host
 
 #: Ways to run a layer, as tables name them; on one lane alone they are `SIDES`.
 SEARCH, WITHOUT, EVENTS = "search", "without dispatch features", "waiting for events"
@@ -214,7 +213,8 @@ class SplitMeasuring:
             waited = timed(pair, places, self.folder, runs, synchronisation=Synchronisation.events)
             parts.append(part_rows(places, waited).assign(layer=split, way=EVENTS))
         places = [ChainPlace(one.layer, one.layer.outputs) for one in some]
-        with _on_all_cores(pair) as cpu:
+        # the host's library on this thread; the other processor has nothing to do meanwhile
+        with wide(pair), type(pair.host).open({}, pair.pair.cores, pair.block) as cpu:
             beside = timed(pair, places, self.folder, runs, cpu=cpu, synchronisation=Synchronisation.events)
         parts.append(part_rows(places, beside).assign(layer=range(len(some)), way=ALL_CORES))
         return pd.concat(parts, ignore_index=True).fillna({"chosen_by": ""})
@@ -268,10 +268,3 @@ def part_rows(places: Sequence[ChainPlace], found: ChainTimes) -> pd.DataFrame:
             "gpu_implementation": [names[1] for names in found.implementations],
         }
     )
-
-
-@contextmanager
-def _on_all_cores(pair: Opened) -> Iterator[Host]:
-    """The host's library on all cores of the pair, on this thread; the other processor has nothing to do meanwhile."""
-    with wide(pair), type(pair.host).open({}, pair.pair.cores, pair.block) as cpu:
-        yield cpu

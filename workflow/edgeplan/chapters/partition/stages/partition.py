@@ -338,16 +338,11 @@ class _Run:
         made = plan_steps(Path(), lowered_workload(WORKLOADS[name]()), self.trained.predictors, (cpu, gpu), waits).plan
         return made.makespan_ms, made.splits
 
-    def _saved(self, name: str) -> Path:
-        """A model's file, in a folder of its own."""
+    def _model(self, name: str) -> pd.DataFrame:
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        return save_workload(WORKLOADS[name](), folder / f"{name}.onnx", self.seed)
-
-    def _model(self, name: str) -> pd.DataFrame:
-        model = self._saved(name)
-        folder = model.parent
+        model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", self.seed)
         job = ModelJob(model, folder, self.settings.model_runs, self.settings.settings, self.folder)
         frame = measured(self.pair, self.trained.predictors, job)
         shutil.rmtree(folder, ignore_errors=True)
