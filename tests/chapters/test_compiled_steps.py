@@ -12,7 +12,6 @@ from model_file_runs import made, node, onnxruntime_outputs, write
 from onnx import TensorProto
 
 from edgeplan.errors import ModelError
-from edgeplan.graph import blocks
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.planning.document import Plan
 from edgeplan.runs import run
@@ -132,16 +131,6 @@ def test_an_input_of_another_type_is_named(dnnl: Dnnl, model: Path) -> None:
     session = SequentialSession(dnnl, default_program(dnnl, model, load_onnx(model), HOMES[0]), model.parent)
     with pytest.raises(ModelError, match=r"input 'ids' is float64\[1, 6\], not int64\[1, 6\]"):
         session.run({**_inputs(), "ids": np.zeros((1, _IDS))})
-
-
-@pytest.mark.parametrize("start", [-1, 1])
-def test_a_block_tells_how_far_it_reaches(start: int) -> None:
-    block = blocks.block((2, 3), 4, [blocks.Walked("int64", (12, 4), 1, start=start, reach=5)])
-    if start < 0:
-        with pytest.raises(ValueError, match="elsewhere"):
-            blocks.span_bytes(block, 0)
-    else:
-        assert blocks.span_bytes(block, 0) == 8 * (24 + 1 + 5)
 
 
 def test_a_fresh_process_draws_inputs_of_the_models_types(

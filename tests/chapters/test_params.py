@@ -1,8 +1,9 @@
-"""params.yaml and the profiles: every misspelt key and value out of range is named."""
+"""params.yaml and the profiles: every misspelt key, value out of range and unknown device is named before anything is built."""
 
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import yaml
 from pydantic import BaseModel
 from shipped_params import PARAMS_FILE
 
+from edgeplan.chapters.check import check_params
 from edgeplan.chapters.profiles import profile
 from edgeplan.chapters.registry import CHAPTERS, Params, load_params, params_on
 from edgeplan.devices.config import load_device
-from edgeplan.errors import ParamsError
-from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+from edgeplan.errors import DeviceError, ParamsError
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load(PARAMS_FILE.read_text())
@@ -33,11 +34,6 @@ def _write(path: Path, dotted: str, value: Any) -> Path:
         section[last] = value
     path.write_text(yaml.safe_dump(document))
     return path
-
-
-def test_the_shipped_params_fit() -> None:
-    params = load_params(PARAMS_FILE)
-    assert params.model_dump(mode="json", include={"seed", "devices"}) == {k: SHIPPED[k] for k in ("seed", "devices")}
 
 
 def test_every_knob_is_in_the_shipped_params() -> None:
@@ -86,23 +82,18 @@ def test_a_misspelt_key_is_named(tmp_path: Path, dotted: str) -> None:
     [
         ("training.prior", ["cpu-onednn"], "edgeplan device adapt"),  # what learns from devices
         *((dotted, ..., f"{dotted}: Field required") for dotted in ("seed", "measurement", "sampling.rounds")),
-        ("seed", 1.5, "seed"),
         ("devices", [], "devices"),
+        ("calibration.seed", SHIPPED["zoo"]["seed"], r"calibration: .*seed must not be zoo\.seed"),
         ("devices", ["../escape"], "devices"),
         ("measurement.max_noise", 0, r"measurement\.max_noise"),
-        ("measurement.reference_exponents.compute", 2, r"measurement\.reference_exponents\.compute"),
         ("measurement.block_ms", "soon", r"measurement\.block_ms"),
         ("sampling.modes", {"onnxruntime": "blind"}, r"sampling\.modes"),
-        ("sampling.test_share", 1.0, r"sampling\.test_share"),
-        ("evaluation.batch_models", 26001, r"evaluation\.batch_models"),
         ("evaluation.speed_runs", None, r"evaluation\.speed_runs"),
         ("cold_start.models", ["resnet51"], "cold_start.*models: there is no 'resnet51'"),
         ("cold_start.settings", ["caffe"], "cold_start.*settings: there is no 'caffe'"),
         ("cold_start.threads", [2, 2], "cold_start.*threads: a value stands there twice"),
         ("cold_start.plans", ["best"], "cold_start.*plans"),
         ("cold_start.load_percents", [25, 50], "cold_start.*load_percents: 0 must be among them"),
-        ("cold_start.little_ratio", 1.0, "cold_start.*little_ratio"),
-        ("cold_start.states", [], "cold_start.*states"),
     ],
 )
 def test_a_missing_key_and_a_value_out_of_range_are_named(tmp_path: Path, dotted: str, value: Any, told: str) -> None:
@@ -130,10 +121,6 @@ def test_what_is_no_mapping_or_not_there_is_refused(tmp_path: Path, text: str | 
         load_params(path)
     assert caught.value.where == str(path)
     assert caught.value.next_step
-
-
-def test_cold_starts_are_of_the_known_models() -> None:
-    assert SHIPPED["cold_start"]["models"] == list(COLD_START_MODELS)
 
 
 def _device(folder: Path, settings: dict[str, Any]) -> Path:
@@ -174,3 +161,51 @@ def test_a_devices_values_that_do_not_fit_are_named(tmp_path: Path, settings: di
     with pytest.raises(ParamsError, match=problem) as error:
         params_on(load_params(PARAMS_FILE), _device(tmp_path, settings))
     assert "board.yaml" in str(error.value)
+
+
+@pytest.fixture
+def _beside_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # config/pairs
+
+
+def _project(folder: Path, **changes: Any) -> tuple[Path, Path]:
+    """params.yaml with changes, and the shipped devices."""
+    params: dict[str, Any] = copy.deepcopy(SHIPPED)
+    for key, value in changes.items():
+        params[key] = params[key] | value if isinstance(value, dict) else value
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    shutil.copytree(ROOT / "config/devices", folder / "devices")
+    return folder / "params.yaml", folder / "devices"
+
+
+@pytest.mark.usefixtures("_beside_the_pairs")
+def test_the_shipped_params_pass(tmp_path: Path) -> None:
+    assert check_params(*_project(tmp_path)).devices
+
+
+@pytest.mark.parametrize(
+    ("place", "changes"),
+    [
+        ("devices", {"devices": ["cpu-onnxruntime", "cpu-nope"]}),
+        ("truth.repeat", {"truth": {"repeat": ["cpu-nope"]}}),
+        ("transfer.source", {"transfer": {"source": "cpu-nope"}}),
+        ("transfer.target", {"transfer": {"target": "cpu-nope"}}),
+        ("cold_start.devices", {"cold_start": {"devices": ["cpu-nope"]}}),
+    ],
+)
+@pytest.mark.usefixtures("_beside_the_pairs")
+def test_a_device_without_a_file_is_named_with_its_key(tmp_path: Path, place: str, changes: dict[str, Any]) -> None:
+    path, devices = _project(tmp_path, **changes)
+    with pytest.raises(DeviceError, match=r"unknown device 'cpu-nope': there is no .*cpu-nope\.yaml") as caught:
+        check_params(path, devices)
+    assert caught.value.where == f"{path}, {place}"
+    assert "cpu-onednn, cpu-onnxruntime, cpu-openvino" in caught.value.next_step
+    assert f"git add {devices / 'cpu-nope.yaml'}" in caught.value.next_step
+
+
+@pytest.mark.usefixtures("_beside_the_pairs")
+def test_a_prior_that_is_not_shipped_ends_a_run_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="'cpu-nope'") as caught:
+        check_params(*_project(tmp_path, fusion={"prior": ["cpu-onednn", "cpu-nope"]}))
+    assert caught.value.where == "fusion.prior"
+    assert "cpu-onednn, cpu-onnxruntime, cpu-openvino" in caught.value.next_step

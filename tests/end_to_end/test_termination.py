@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -78,6 +78,14 @@ def _rows(workspace: Workspace) -> list[Path]:
     return [path for folder in folders for path in (folder / "data/rows").rglob("*.parquet")]
 
 
+def _wait_for(happens: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + _BEGIN_SECONDS
+    while not happens():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def _is_measuring(workspace: Workspace, mark: str) -> bool:
     """Whether there are rows, and a stage is running."""
     return len(_rows(workspace)) > 1 and any("edgeplan stage" in line for line in family(mark).values())
@@ -91,11 +99,7 @@ def test_what_was_started_ends(workspace: Workspace, name: str, sent: signal.Sig
     for measured in (f"tree/data/rows/{DEVICE}", f"tree/results/{DEVICE}", "tree/.dvc/tmp/exps", "state"):
         shutil.rmtree(workspace.folder.parent / measured, ignore_errors=True)
     with _started(workspace, _commands(workspace)[name]) as (process, mark):
-        deadline = time.monotonic() + _BEGIN_SECONDS
-        while not _is_measuring(workspace, mark):
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        _wait_for(lambda: _is_measuring(workspace, mark), process)
         os.kill(process.pid, sent)
         process.wait()
         asked = sent == signal.SIGTERM and name in ("make", "make --temp", "snakemake")
@@ -110,34 +114,14 @@ def test_what_was_started_ends(workspace: Workspace, name: str, sent: signal.Sig
         assert not list((workspace.folder.parent / "tmp").glob("edgeplan-*")), "temporary folders"
 
 
-def _wait_for_rows(workspace: Workspace, process: subprocess.Popen[str]) -> None:
-    """Wait until the run has stored its first batches."""
-    end = time.monotonic() + _BEGIN_SECONDS
-    while len(list((workspace.folder / "data/rows").rglob("*.parquet"))) < 2:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < end
-        time.sleep(0.2)
-
-
-@contextlib.contextmanager
-def _killed_at_last(process: subprocess.Popen[str]):  # noqa: ANN202 - a generator for a with statement
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
 @pytest.fixture
 def fresh(tmp_path: Path) -> Workspace:
     return make_workspace(tmp_path)
 
 
 def test_second_run_is_told_that_the_first_is_busy(fresh: Workspace) -> None:
-    first = fresh.start("dvc", "exp", "run", *fresh.values())
-    with _killed_at_last(first):
-        _wait_for_rows(fresh, first)
+    with _started(fresh, ("dvc", "exp", "run", *fresh.values())) as (first, _):
+        _wait_for(lambda: len(_rows(fresh)) > 1, first)
         start = time.monotonic()
         status, output = fresh.result("dvc", "repro")
         assert status != 0
@@ -153,13 +137,8 @@ def test_a_killed_snakemake_leaves_nothing_to_unlock(fresh: Workspace, whole: bo
     """Killed in the middle of a rule, with all that it started, as by a power cut; or alone."""
     wanted = fresh.folder / "data/zoo/models.parquet"
     command = ("snakemake", "--cores", "1", "data/zoo/models.parquet")
-    first = fresh.start(*command)
-    with _killed_at_last(first):
-        end = time.monotonic() + _BEGIN_SECONDS
-        while not [*(fresh.folder / ".snakemake/incomplete").glob("*")]:  # outputs of the rule that runs
-            assert first.poll() is None, first.communicate()[0]
-            assert time.monotonic() < end
-            time.sleep(0.02)
+    with _started(fresh, command) as (first, _):
+        _wait_for(lambda: [*(fresh.folder / ".snakemake/incomplete").glob("*")], first)  # outputs of the rule that runs
         (os.killpg if whole else os.kill)(first.pid, signal.SIGKILL)
         first.wait()
         assert not wanted.exists()

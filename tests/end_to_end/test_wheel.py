@@ -68,14 +68,17 @@ def _cleared() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _CLEARED}
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    return {**_cleared(), "HOME": os.fspath(folder), "XDG_STATE_HOME": os.fspath(folder / "state")}
+def _ended(command: Path, folder: Path, *words: str) -> tuple[int, str]:
+    """Exit status and output of a command in a folder."""
+    environment = {**_cleared(), "HOME": os.fspath(folder), "XDG_STATE_HOME": os.fspath(folder / "state")}
+    done = subprocess.run([command, *words], cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_the_package_is_that_of_the_wheel(program: Path, tmp_path: Path) -> None:
-    command = [program.with_name("python"), "-c", "import edgeplan; print(edgeplan.__file__)"]
-    found = subprocess.run(command, cwd=tmp_path, env=_environment(tmp_path), check=True, capture_output=True, text=True)
-    assert Path(found.stdout.strip()).is_relative_to(program.parents[1])
+    _, found = _ended(program.with_name("python"), tmp_path, "-c", "import edgeplan; print(edgeplan.__file__)")
+    assert Path(found.strip()).is_relative_to(program.parents[1])
 
 
 @pytest.fixture(params=["program", "installed"])
@@ -86,12 +89,9 @@ def command(request: pytest.FixtureRequest) -> Path:
 
 def test_every_wish_is_served_in_an_empty_folder(command: Path, tmp_path: Path) -> None:
     def said(*words: str) -> str:
-        done = subprocess.run(
-            [command, *words], cwd=tmp_path, env=_environment(tmp_path), check=False, capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{words}: {done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done.stdout
+        code, told = _ended(command, tmp_path, *words)
+        assert code == 0, f"{words}: {told}"
+        return told
 
     assert said("--version").startswith("edgeplan ")
     said("export", "squeezenet", "-o", "models/net.onnx")
@@ -117,18 +117,13 @@ def test_pairs_are_known_as_in_a_checkout(program: Path, tmp_path: Path) -> None
     """Their devices are found and their cores looked at; a plan by predictors asks for what a checkout measures."""
     model = save_onnx(prior_models()["resnet18"](), tmp_path / "resnet18.onnx")
 
-    def ended(*words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [program, *words], cwd=tmp_path, env=_environment(tmp_path), check=False, capture_output=True, text=True
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout + done.stderr
-
     for pair in sorted(path.stem for path in (ROOT / "config/pairs").glob("*.yaml")):
-        code, said = ended("device", "check", "--pair", pair)
+        code, said = _ended(program, tmp_path, "device", "check", "--pair", pair)
         assert code == 0, said
         assert re.search(rf"^pair +{pair}\ncpu +oneDNN .*\ngpu ", said), said
-        code, said = ended("plan", "partition", model.name, "--pair", pair, "-o", "plan", "--costs", "predicted")
+        code, said = _ended(
+            program, tmp_path, "plan", "partition", model.name, "--pair", pair, "-o", "plan", "--costs", "predicted"
+        )
         assert code, said
         assert f"dvc repro partition@{pair}" in said
-    assert "known pairs: pair-pocl" in ended("device", "check", "--pair", "pair-none")[1]
+    assert "known pairs: pair-pocl" in _ended(program, tmp_path, "device", "check", "--pair", "pair-none")[1]

@@ -19,7 +19,6 @@ from edgeplan.measurement.rows import read_rows
 
 ROOT = Path(__file__).parents[2]
 DEVICE = "cpu-onnxruntime"
-OTHER_DEVICE = "cpu-openvino"
 COLD_DEVICE = "cpu-onednn"
 Row = tuple[str, str, int, tuple[float, ...]]
 
@@ -88,10 +87,6 @@ class Workspace:
             if not path.name.startswith("executed-")  # what the engine told, not how long it took
             for row in read_rows(path)
         }
-
-    def cold_runs(self) -> list[str]:
-        """Every cold start of the workspace, as its journal has it."""
-        return sorted((self.folder / "data/rows" / COLD_DEVICE / "cold_start/runs.jsonl").read_text().splitlines())
 
 
 def _merged(base: Any, values: Any) -> Any:

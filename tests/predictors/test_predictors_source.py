@@ -11,7 +11,6 @@ from quantised_models import network, quantised
 from quick_bench import DEVICE
 from trained_nodes import RULES, device_file, trained, write_device
 
-from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.graph.onnx.read import load_onnx
@@ -131,17 +130,3 @@ def test_a_file_of_eight_bits_is_told_as_it_is_and_what_is_no_model_refused(tmp_
     (tmp_path / "no.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError):
         Teller(DEVICE, RULES).of_file(tmp_path / "no.onnx", Preparation())
-
-
-def test_fusion_rules_tell_where_there_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_: DeviceFile) -> None:
-        raise DeviceError("not installed", where="here", next_step="install it")
-
-    monkeypatch.setattr(DeviceFile, "load_engine", missing)
-    teller, path = Teller(DEVICE, RULES), network(tmp_path / "net.onnx")
-    assert not teller.reads_files
-    told = teller.of_file(path, Preparation())
-    assert told.told_by.startswith("fusion rules")
-    assert any(one.config.attribute("fused", ()) == ("Relu",) for one in told.nodes)
-    held = [name for one in told.nodes for name in one.operators]
-    assert sorted(held) == sorted(op.name for op in simplify(load_onnx(path)).operators)

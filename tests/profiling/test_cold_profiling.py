@@ -73,7 +73,9 @@ def measured(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 def test_profiles_are_complete(measured: Measured) -> None:
-    _, profiles, _ = measured
+    _, profiles, rows = measured
+    found = [row for path in rows.glob("*.parquet") for row in read_profiled(path)]
+    assert len({(row.signature, row.implementation) for row in found}) == len(found)
     steps = lower(tiny()).steps
     assert tuple(p.layout for p in profiles) == LIKELY
     for profile in profiles:
@@ -92,16 +94,10 @@ def test_profiles_are_complete(measured: Measured) -> None:
                     assert c.read_bytes > 0
                     assert (c.cache_bytes > 0) == (c.source != "raw")
         assert all(1 <= f <= 20 for f in astuple(profile.contention))
-
-
-def test_equal_steps_share_their_rows(measured: Measured) -> None:
-    _, profiles, rows = measured
-    found = [row for path in rows.glob("*.parquet") for row in read_profiled(path)]
-    assert len({(row.signature, row.implementation) for row in found}) == len(found)
-    for profile in profiles:
+        # equal steps share their rows, and are charged evenly
         first, second = ({(c.implementation, c.source): c for c in profile.layers[k].candidates} for k in (1, 2))
         assert first.keys() == second.keys()
-        assert all(first[key].create_ms == second[key].create_ms for key in first)  # charged evenly
+        assert all(first[key].create_ms == second[key].create_ms for key in first)
 
 
 def test_a_second_run_measures_nothing(dnnl: Dnnl, measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,16 +107,6 @@ def test_a_second_run_measures_nothing(dnnl: Dnnl, measured: Measured, monkeypat
     again = profile_model(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, layouts=LIKELY)
     assert store.measured == 0
     assert again == profiles
-
-
-def test_other_settings_are_other_rows(dnnl: Dnnl, measured: Measured) -> None:
-    _, profiles, rows = measured
-    assert profiles
-    other = ProfileStore(rows, identity(dnnl.info, QUICK.model_copy(update={"blocks": 3}), cores()))
-    assert other.all_rows() == ()
-    assert other.constants() is None
-    same = QUICK.model_copy(update={"statistic": "min", "max_drift": 0.2})
-    assert ProfileStore(rows, identity(dnnl.info, same, cores())).all_rows()
 
 
 @pytest.mark.parametrize("planner", ["optimal", "nnv12", "warm", "K+C"])
@@ -183,6 +169,7 @@ def test_rows_of_another_folder_are_read_but_not_written(tmp_path: Path, monkeyp
     assert [row.signature for row in ProfileStore(own, {"a": 1}, shared).all_rows()] == ["s1", "s2"]
     alone.keep_constants(CONSTANTS.model_copy(update={"nominal_compute_us": 3.0}))
     assert [row.signature for row in ProfileStore(own, {"a": 1}, shared).all_rows()] == ["s2"], "of another nominal speed"
+    assert (ProfileStore(own, {"a": 2}, shared).all_rows(), ProfileStore(own, {"a": 2}).constants()) == ((), None)
 
 
 def test_a_busy_machine_stores_nothing(dnnl: Dnnl, tmp_path: Path) -> None:
@@ -337,8 +324,12 @@ def noisy(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Noisy:
 
 
 def test_noise_ends_with_a_plan_that_states_it(dnnl: Dnnl, noisy: Noisy) -> None:
-    model, profiles, _ = noisy
-    assert all(profile.noise == 1.0 for profile in profiles)
+    model, profiles, store = noisy
+    assert [(p.layout, len(p.layers), p.noise) for p in profiles] == [(of, len(lower(tiny()).steps), 1.0) for of in LIKELY]
+    rows = [row for row in store.all_rows() if "first:1" in row.samples_ms]
+    assert rows
+    # one sample a stage: beyond the budget every candidate has a look, and nothing is come back to
+    assert all(len(samples) == 1 for row in rows for samples in row.samples_ms.values())
     made = plan_start(profiles, "optimal", target_of(model, dnnl, len(cores().big)))
     assert made.noise == 1.0
     assert noise_line(made.model_copy(update={"others": 0.0})).startswith("100.0 %")
@@ -346,15 +337,6 @@ def test_noise_ends_with_a_plan_that_states_it(dnnl: Dnnl, noisy: Noisy) -> None
     quiet = made.model_copy(update={"noise": 0.0})
     assert "noise" not in json.loads(plan_text(quiet))
     assert plan_of(plan_text(quiet), "here") == quiet
-
-
-def test_beyond_the_budget_every_candidate_has_a_look(noisy: Noisy) -> None:
-    _, profiles, store = noisy
-    assert [(p.layout, len(p.layers)) for p in profiles] == [(layout, len(lower(tiny()).steps)) for layout in LIKELY]
-    rows = [row for row in store.all_rows() if "first:1" in row.samples_ms]
-    assert rows
-    # one sample a stage: beyond the budget nothing is come back to
-    assert all(len(samples) == 1 for row in rows for samples in row.samples_ms.values())
 
 
 @pytest.mark.long

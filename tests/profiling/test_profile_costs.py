@@ -26,7 +26,7 @@ from edgeplan.planning.profile import SOURCES, Candidate, Contention, Fresh, Lay
 from edgeplan.profiling import fresh_process_factors, subjects
 from edgeplan.profiling.fresh_process_factors import STAGES, Check, Pairs, Start, charged, start_of, start_row
 from edgeplan.profiling.profiler import pooled
-from edgeplan.profiling.profiles import candidates_of, kernel_of, once_ms, shares, work_of
+from edgeplan.profiling.profiles import candidates_of, kernel_of, once_ms, work_of
 from edgeplan.profiling.rounds import Harness, ModelToProfile, Round
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row
@@ -176,10 +176,6 @@ def test_first_touches_are_charged_by_size() -> None:
     assert (raw.read_ms["big"], raw.transform_ms["big"]) == (1.0, 2.0)
     assert (copied.read_ms["big"], mapped.read_ms["big"]) == (2.0, 1.0)
     assert candidates_of(row, Cores((0, 1)), raw=False, weights_ms_per_byte=0.001) == (copied, mapped)
-
-
-def test_shared_creations_are_paid_once() -> None:
-    assert shares(["a", "b", "a", "a"]) == pytest.approx([1 / 3, 1, 1 / 3, 1 / 3])
 
 
 WITHOUT_WEIGHTS, RAW = {"create"}, {"read", "create", "transform", "cached_read", "cached_mmap"}

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,23 +17,16 @@ import yaml
 from evaluation_evidence import full_evidence
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
-from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT
-from edgeplan.chapters.memory.evaluation.page import MEMORY_REPORT
-from edgeplan.chapters.partition.eop.page import EOP_REPORT
-from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
-from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
 from edgeplan.chapters.prediction.evaluation import page as report
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.figures import FIGURES, shares_by_family
+from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT, metrics
 from edgeplan.chapters.prediction.evaluation.tables import TABLES
 from edgeplan.chapters.registry import Params, parts_of_report
 from edgeplan.errors import FormatError
-from edgeplan.report.stage import COLUMNS, PageSection, line, parts, remarks_of, render_page, shown_first, summary, write_report
+from edgeplan.report.stage import PageSection, parts, remarks_of, render_page, shown_first, summary, write_report
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.bars import Bar
-from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.page import (
     SUFFIX,
     CardOf,
@@ -99,19 +90,6 @@ def full_page(evidence: Evidence, drawn: dict[str, bytes]) -> str:
     return page(evidence, figures=drawn)
 
 
-def test_sweeps_that_were_not_measured_still_draw(evidence: Evidence) -> None:
-    sweeps = evidence.sweeps
-    part = sweeps[sweeps["sweep"] == "kernel_size"].assign(predicted_us=np.nan)
-    assert {"figure_07", "figure_08"} <= set(kit.draw(FIGURES, Evidence("cpu-test", sweeps=part)))
-
-
-def test_breakdown_shares_sum_to_one(evidence: Evidence) -> None:
-    shares = shares_by_family(evidence)
-    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
-    assert shares.index[-1] == "all"
-    assert shares.columns[0] == "convolution"
-
-
 def test_the_page_holds_every_table_and_figure_once_and_asks_for_nothing(full_page: str) -> None:
     parsed = Balance()
     parsed.feed(full_page)
@@ -131,6 +109,8 @@ def test_report_renders_with_one_model_of_one_family(evidence: Evidence) -> None
     tiny = replace(evidence, models=one, breakdown=evidence.breakdown[lambda f: f["model_id"].isin(one["model_id"])])
     text = page(tiny)
     assert set(FIGURES) <= set(kit.draw(FIGURES, tiny))
+    lost = evidence.sweeps[lambda f: f["sweep"] == "kernel_size"].assign(predicted_us=np.nan)
+    assert {"figure_07", "figure_08"} <= set(kit.draw(FIGURES, Evidence("cpu-test", sweeps=lost)))
     assert 'id="x-table_baselines"' in text
 
 
@@ -216,12 +196,8 @@ def test_remarks_are_shown_for_the_rows_that_they_are_about(
     found = remarks_of(tmp_path, "dev", origin_of(known))
     assert (found == ["One.", "Two\nlines."]) is shown
     assert shown or (len(found) == 1 and "machine aa" in found[0])
-
-
-def test_a_text_that_names_no_rows_is_about_all(tmp_path: Path) -> None:
-    (tmp_path / "dev.md").write_text("One.\n")
-    assert remarks_of(tmp_path, "dev", ("aa",)) == ["One."]
-    assert remarks_of(tmp_path, "other", ("aa",)) == []
+    (tmp_path / "dev.md").write_text("One.\n")  # about all rows
+    assert (remarks_of(tmp_path, "dev", origin_of(known)), remarks_of(tmp_path, "other", ("aa",))) == (["One."], [])
 
 
 @pytest.mark.parametrize("device", ["cpu-onnxruntime", "cpu-openvino", "cpu-onednn"])
@@ -341,24 +317,6 @@ def test_a_line_says_what_came_out_of_each(results: Path) -> None:
     assert "memory on cpu-onednn: has a ratio of 0.5; grade good; bars: 1 of 2 pass, 1 without a value" in told
     document = PARAMS.model_dump()
     assert len(told) == 6 + len(document["partition"]["checked_pairs"]) + len(document["cold_gpu"]["devices"])
-
-
-@pytest.mark.parametrize(
-    "report",
-    [PREDICTION_REPORT, COLD_REPORT, GPU_REPORT, MEMORY_REPORT, PARTITION_REPORT, CHECKED_REPORT, EOP_REPORT],
-    ids=lambda report: report.id,
-)
-def test_the_first_sentence_of_a_chapter_fits_into_its_line(report: ChapterReport[Any]) -> None:
-    """With a value of three digits; the grade and the bars where there is room."""
-    seen = SimpleNamespace(device="x", environment={"second_on_cores": True})
-    first = (report.cards[0], next(card for card in report.cards if not card.further))
-    for card in report.cards:
-        assert card.title.count("{}") == 1
-        (made,) = make_cards([card], report.bars(seen), {card.key: 0.123})
-        page = ChapterPage("x", report.title, "", "", cards=(made,), grade="fair")
-        assert len(line("a-device-with-a-name-of-more-than-thirty-letters", page)) <= COLUMNS
-        if card in first:
-            assert line("pair-h200-8sm", page).startswith(f"{report.title} on pair-h200-8sm: {made.sentence}")
 
 
 def test_a_missing_part_and_a_figure_of_two_chapters_are_errors(results: Path) -> None:

@@ -140,18 +140,10 @@ def test_without_git_it_says_so(tree: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert _compared(tree) == (0, "sizes are not compared: no git, or no earlier commit, here\n", "")
 
 
-def _listed(name: str) -> pd.DataFrame:
-    return pd.read_csv(ROOT / f"docs/{name}.csv")
-
-
-@pytest.mark.parametrize("name", ["real-models", "real-files"])
-def test_the_lists_are_whole(name: str) -> None:
-    files = _listed(name)
-    assert files["path"].is_unique
-    assert files["sha256"].str.fullmatch("[0-9a-f]{64}").all()
-
-
-def test_the_test_files_are_of_no_package_that_anything_was_tuned_on() -> None:
-    tuned, tests = _listed("real-models"), _listed("real-files")
-    assert not {*tests["package"]} & {*tuned["package"]}
-    assert not {*tests["sha256"]} & {*tuned["sha256"]}
+def test_the_lists_are_whole_and_test_files_of_no_package_that_anything_was_tuned_on() -> None:
+    tuned, tests = (pd.read_csv(ROOT / f"docs/{name}.csv") for name in ("real-models", "real-files"))
+    for files in (tuned, tests):
+        assert files["path"].is_unique
+        assert files["sha256"].str.fullmatch("[0-9a-f]{64}").all()
+    for column in ("package", "sha256"):
+        assert not {*tests[column]} & {*tuned[column]}

@@ -78,23 +78,11 @@ def test_nothing_counts_the_processors_of_the_machine_to_use_them() -> None:
     assert not free
 
 
-def _given(code: str, given: set[int], group: Path | None = None) -> list[str]:
-    """What a process says that may use the given processors, in a control group."""
-
-    def enter() -> None:
-        os.sched_setaffinity(0, given)
-        if group is not None:
-            (group / "cgroup.procs").write_text(str(os.getpid()))
-
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=child_environment(),
-        preexec_fn=enter,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()
+def _given(code: str, given: set[int]) -> str:
+    """What a process says that may use the given processors."""
+    with cpus.pinned(*given):
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_what_takes_all_processors_takes_those_that_it_was_given() -> None:
@@ -105,47 +93,18 @@ def test_what_takes_all_processors_takes_those_that_it_was_given() -> None:
         "asked = Local(load_device('cpu-onnxruntime').model_copy(update={'cores': ()}))\n"
         "asked.executed([]); print(sorted(os.sched_getaffinity(0)), sorted(cpus.allowed()), cpus.workers())"
     )
-    assert _given(code, one) == [f"{sorted(one)} {sorted(one)} 1"]
+    assert _given(code, one) == f"{sorted(one)} {sorted(one)} 1"
 
 
-@pytest.fixture
-def tight_group() -> Iterator[Path]:
-    """A control group that gets a twentieth of a processor's time."""
-    top, two = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/cgroup.controllers")
-    folder = (Path("/sys/fs/cgroup") if two.is_file() else top) / f"edgeplan-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-        if two.is_file():
-            (folder / "cpu.max").write_text("5000 100000")
-        else:
-            (folder / "cpu.cfs_period_us").write_text("100000")
-            (folder / "cpu.cfs_quota_us").write_text("5000")
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    try:
-        yield folder
-    finally:
-        folder.rmdir()
-
-
-def test_a_quota_that_stops_a_process_is_told_for_what_it_is(tight_group: Path) -> None:
-    code = (
-        "import time; from edgeplan.support import cpus\n"
-        "before = cpus.throttled_ms(); end = time.process_time() + 0.05\n"
-        "while time.process_time() < end: pass\n"
-        "print(cpus.quota(), cpus.workers(), cpus.throttled_ms() > before); print(cpus.held_back()); print(cpus.calmer())"
-    )
-    numbers, held, calmer = _given(code, os.sched_getaffinity(0), tight_group)
-    assert numbers == "0.05 1 True"
-    assert "CPU quota of a control group around this process (0.05 of a processor's time)" in held
-    assert "other work" not in calmer
-
-
-def test_without_a_quota_other_work_is_to_stop() -> None:
-    if cpus.quota() is not None:
-        pytest.skip("there is a quota")
-    assert cpus.held_back() == ""
-    assert cpus.calmer() == "stop other work"
+@pytest.mark.parametrize(("quota", "stopped_ms", "held"), [(None, 1e12, False), (0.05, 0.0, False), (0.05, 1e12, True)])
+def test_a_quota_that_stops_a_process_is_told_for_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, stopped_ms: float, *, held: bool
+) -> None:
+    monkeypatch.setattr(cpus, "quota", lambda: quota)
+    monkeypatch.setattr(cpus, "throttled_ms", lambda: stopped_ms)
+    told = "the CPU quota of a control group around this process (0.05 of a processor's time)"
+    assert cpus.held_back() == (told if held else "")
+    assert (cpus.calmer() == "stop other work") is not held
 
 
 def test_spare_cores_that_were_not_given_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,4 +203,4 @@ def test_all_threads_are_pinned() -> None:
         "t = threading.Thread(target=lambda: (hold.wait(), found.append(os.sched_getaffinity(0)))); t.start()\n"
         f"pin_threads([{PROCESSOR}]); hold.set(); t.join(); print(found[0])"
     )
-    assert _given(code, os.sched_getaffinity(0)) == [f"{{{PROCESSOR}}}"]
+    assert _given(code, os.sched_getaffinity(0)) == f"{{{PROCESSOR}}}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
-import random
 import re
 import signal
 import subprocess
@@ -100,34 +99,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     return made
 
 
-def _require_orphans_end(kind: str, folder: Path, kills: int, seed: int) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "from_a_thread"])
+def test_workers_end_with_a_parent_that_is_killed(kind: str, folder: Path) -> None:
     if kind == "in_cgroup":
         try:
             with memory_group():
                 pass
         except NoGroupError as error:
             pytest.skip(str(error))
-    moments = random.Random(seed)  # noqa: S311  no secret
-    for number in range(kills):
+    for count, seconds in ((1, 0.1), (_WORKING.get(kind, 1), 0.5)):  # workers that begin, and that are at work
         with held(kind, folder) as holder:
-            # half of the kills meet workers that begin, half those that are at work
-            holder.wait_for(1 if number % 2 else _WORKING.get(kind, 1))
-            time.sleep(moments.uniform(0, 0.2 if number % 2 else 2.0))
+            holder.wait_for(count)
+            time.sleep(seconds)
             assert holder.process.poll() is None
             holder.process.kill()
             holder.process.wait()
-            assert left(holder.mark, _END_SECONDS) == {}, f"kill {number} of a holder of {kind}"
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "from_a_thread"])
-def test_workers_end_with_a_parent_that_is_killed(kind: str, folder: Path) -> None:
-    _require_orphans_end(kind, folder, 1, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_workers_end_with_parents_that_are_killed_at_any_moment(kind: str, folder: Path) -> None:
-    _require_orphans_end(kind, folder, 10, seed=2)
+            assert left(holder.mark, _END_SECONDS) == {}
 
 
 def test_a_worker_goes_on_when_the_thread_that_started_it_has_ended(folder: Path) -> None:
@@ -153,19 +140,13 @@ def test_a_command_that_takes_too_long_or_has_ended_leaves_nothing_that_it_start
 
 def test_a_process_whose_holder_has_ended_does_not_begin() -> None:
     command = [sys.executable, "-c", "from edgeplan.support.lifeline import address; print(address())"]
-    where = run([*command]).stdout.decode().strip()
-    done = subprocess.run(
-        module_command("this"), env={**os.environ, lifeline.VARIABLE: where}, capture_output=True, check=False
-    )
-    assert done.returncode == 143
-    assert done.stderr == b"the process that this one ends with has ended\n"
-    assert done.stdout == b""
-
-
-def test_the_lifeline_of_another_process_of_the_same_number_is_not_taken() -> None:
     *rest, inode = lifeline.address().split(":")
-    variables = {**os.environ, lifeline.VARIABLE: ":".join((*rest, str(int(inode) + 1)))}
-    assert subprocess.run(module_command("this"), env=variables, capture_output=True, check=False).returncode == 143
+    another = ":".join((*rest, str(int(inode) + 1)))  # of a process of the same number
+    for where in (run(command).stdout.decode().strip(), another):
+        variables = {**os.environ, lifeline.VARIABLE: where}
+        done = subprocess.run(module_command("this"), env=variables, capture_output=True, check=False)
+        said = b"the process that this one ends with has ended\n"
+        assert (done.returncode, done.stdout, done.stderr) == (143, b"", said)
 
 
 _ASKED = """
@@ -297,14 +278,11 @@ def test_the_memory_cgroup_of_a_killed_process_is_removed_by_the_next() -> None:
             assert group._path.is_dir(), "it is held"
 
 
-def _open() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_descriptors_do_not_add_up(tmp_path: Path) -> None:
-    before = _open()
+    descriptors = Path("/proc/self/fd")
+    before = len([*descriptors.iterdir()])
     for _ in range(3):
         with ScratchFolder("some", tmp_path):
             pass
         ScratchFolder("other", tmp_path).cleanup()
-    assert _open() == before
+    assert len([*descriptors.iterdir()]) == before

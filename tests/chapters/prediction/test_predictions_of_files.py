@@ -84,20 +84,6 @@ def test_kernels_and_the_call_add_up_to_the_whole(tmp_path: Path) -> None:
     assert found.predicted_for.told_by == "an engine"  # which is not the one that was measured
 
 
-def test_a_whole_of_which_much_is_guessed_has_no_interval(tmp_path: Path) -> None:
-    assert predicted(model("m", [ERF] * 50), tmp_path).low_ms is None
-    known = predicted(replace(model("m", [product(16, 256, 64)]), told_by=f"onnxruntime {trained().engine_version}"), tmp_path)
-    assert (known.low_ms or np.inf) < known.latency_ms < (known.high_ms or 0)
-    assert (known.predicted_for.told_by, known.interval) == ("", 0.9)
-
-
-def test_a_type_tells_layout_fusion_and_activation() -> None:
-    plain = conv(8, 8)
-    blocked = NodeConfig("Conv", "com.microsoft.nchwc", (("activation", "Relu"),), plain.inputs, plain.outputs)
-    fused = NodeConfig("Conv", "edgeplan.fused", (("fused", ("Add", "Relu")),), plain.inputs, plain.outputs)
-    assert [api._type(c) for c in (plain, blocked, fused)] == ["Conv", "Conv.nchwc+Relu", "Conv+Add+Relu"]
-
-
 @pytest.mark.parametrize(
     ("config", "kernel"),
     [

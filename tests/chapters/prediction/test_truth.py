@@ -25,11 +25,9 @@ from edgeplan.chapters.prediction.stages.nodes import (
     sweep_graphs,
 )
 from edgeplan.chapters.prediction.stages.truth import measure_models
-from edgeplan.chapters.prediction.stages.zoo import ConvShape, conv_shapes
+from edgeplan.chapters.prediction.stages.zoo import conv_shapes
 from edgeplan.chapters.prediction.whole_models import graphs, read_models
 from edgeplan.chapters.registry import Params, load_params
-from edgeplan.errors import ParamsError
-from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.kinds import graph_macs
 from edgeplan.graph.simplify import simplify
 from edgeplan.support.frames import write_parquet
@@ -122,23 +120,6 @@ def test_models_that_calibrate_are_measured_once_and_kept(tmp_path: Path, monkey
     assert (table["measured_ms"] > 0).all()
     assert list(table["family"]) == ["nasbench201"] * 2 + ["table"] * 2
     assert (table["slowness"] > 0).all()
-
-
-def test_the_seed_of_the_evaluated_models_calibrates_nothing(tmp_path: Path) -> None:
-    text = PARAMS_FILE.read_text()
-    seed = load_params(PARAMS_FILE).zoo.seed
-    changed = text.replace("  seed: 1959", f"  seed: {seed}")
-    assert changed != text
-    (tmp_path / "params.yaml").write_text(changed)
-    with pytest.raises(ParamsError, match=r"calibration: .*seed must not be zoo\.seed"):
-        load_params(tmp_path / "params.yaml")
-
-
-def test_square_convolutions_are_counted() -> None:
-    b = GraphBuilder("g", (1, 16, 14, 14))
-    x = b.conv(b.conv(b.input, 16, 3), 16, 3)
-    graph = b.build(b.conv(b.dwconv(x, 5, 2), 8, (1, 3)))
-    assert conv_shapes([graph]) == {ConvShape(14, 16, 16, 3, 1): 2, ConvShape(14, 16, 16, 5, 2, depthwise=True): 1}
 
 
 def test_random_convolutions_fill_the_sample_space_and_are_the_same_every_time() -> None:

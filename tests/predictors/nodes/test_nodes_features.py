@@ -22,6 +22,11 @@ def conv(channels: int, groups: int = 1, batch: int = 1, size: tuple[int, ...] =
     return NodeConfig("Conv", domain, made.attributes, made.inputs, made.outputs)
 
 
+def reorder(before: str, after: str) -> NodeConfig:
+    one = (Operand("float32", (1, 16, 8, 8)),)
+    return NodeConfig("Reorder", attributes=(("from", before), ("to", after)), inputs=one, outputs=one)
+
+
 def quantised(dtype: str) -> NodeConfig:
     inputs = (Operand("uint8", (4, 64)), Operand(dtype, (64, 32), constant=True), Operand("float32", (), constant=True))
     return NodeConfig("MatMulIntegerToFloat", "com.microsoft", (), inputs, (Operand("float32", (4, 32)),))
@@ -37,6 +42,8 @@ def quantised(dtype: str) -> NodeConfig:
         (conv(32), conv(32, size=(8,))),
         (conv(32), conv(32, domain="com.microsoft.nchwc")),
         (quantised("int8"), quantised("uint8")),
+        (reorder("nchw", "nhwc"), reorder("nhwc", "nchw")),
+        (reorder("nchw", "nhwc"), reorder("nchw", "blocked16")),
         (transpose(8, 9), node("Transpose", [(8, 9, 4)], (9, 8, 4), perm=(1, 0, 2))),
         (transpose(8, 9), transpose(1, 9)),
         (node("ReduceMean", [(4, 5, 6)], (4, 5, 1), axes=(-1,)), node("ReduceMean", [(4, 5, 6)], (4, 1, 6), axes=(1,))),
@@ -95,18 +102,10 @@ def test_operators_of_other_domains_have_bytes_and_work(shape: tuple[int, ...]) 
     """None of them is left at nothing, whatever their operands are; one that nobody heard of goes by its bytes."""
     x, weight = Operand("float32", shape), Operand("float32", (shape[-1], 3 * shape[-1]), constant=True)
     attributes = (("N", 96), ("coefficients", (0.5,) * 64), ("nodes_treeids", (0,) * 31 + (1,) * 31), ("num_heads", 4))
-    for op in (
-        *("Attention", "MultiHeadAttention", "SkipLayerNormalization", "EmbedLayerNormalization", "BiasGelu", "QAttention"),
-        *(
-            "MatMulNBits",
-            "RotaryEmbedding",
-            "TreeEnsembleRegressor",
-            "LinearClassifier",
-            "Scaler",
-            "Normalizer",
-            "NeverHeardOf",
-        ),
-    ):
+    attending = (
+        "Attention MultiHeadAttention SkipLayerNormalization EmbedLayerNormalization BiasGelu QAttention RotaryEmbedding"
+    )
+    for op in f"{attending} MatMulNBits TreeEnsembleRegressor LinearClassifier Scaler Normalizer NeverHeardOf".split():
         seen = sizes(NodeConfig(op, "com.microsoft", attributes, (x, weight), (x,)))
         assert seen["read"] == seen["written"] == 4 * math.prod(shape), op
         assert seen["flops"] > 0, op
@@ -114,24 +113,10 @@ def test_operators_of_other_domains_have_bytes_and_work(shape: tuple[int, ...]) 
         assert np.isfinite(list(seen.values())).all()
 
 
-def test_attention_grows_by_the_square_of_the_sequence() -> None:
-    def of(length: int) -> float:
-        return sizes(node("MultiHeadAttention", [(1, length, 64)] * 3, (1, length, 64), num_heads=4))["flops"]
-
-    assert of(256) == 4 * of(128)
-
-
 def test_nodes_without_operands_axes_or_values_are_described() -> None:
     for op in ("Shape", "Concat", "Slice", "Transpose", "ReduceMean", "Softmax", "Gather", "Conv", "LSTM", "MaxPool", "Gemm"):
         for config in (NodeConfig(op, outputs=(Operand("float32", ()),)), node(op, [()], ()), node(op, [(0, 3)], (0, 3))):
             assert np.isfinite(describe(config).sizes).all()
-
-
-def test_equal_configurations_are_described_once() -> None:
-    again = [relu(8), relu(8), product(2, 3, 4), relu(8)]
-    table = Table.of([*again, again[0]])
-    assert len(table.sizes) == 2
-    assert [table.keys[place].split("/")[1] for place in table.place] == ["Relu", "Relu", "MatMul-weights", "Relu", "Relu"]
 
 
 def test_weights_spill_over_the_last_cache_and_nothing_else_does() -> None:
@@ -144,11 +129,3 @@ def test_weights_spill_over_the_last_cache_and_nothing_else_does() -> None:
     assert not terms(table.sizes)[:, SPILLED].any()
     assert np.isfinite(logs(table.sizes)).all()
     assert terms(table.sizes)[:, TERMS.index("weights")].tolist() == [4 << 20, 0]
-
-
-def test_changes_of_layout_have_a_key_for_each_way() -> None:
-    one = (Operand("float32", (1, 16, 8, 8)),)
-    ways = [("nchw", "nhwc"), ("nhwc", "nchw"), ("nchw", "blocked16")]
-    told = [describe(NodeConfig("Reorder", attributes=(("from", a), ("to", b)), inputs=one, outputs=one)) for a, b in ways]
-    assert {kind for kind, *_ in told} == {"move"}
-    assert len({key for _, key, *_ in told}) == len(ways)

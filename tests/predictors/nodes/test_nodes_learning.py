@@ -11,7 +11,7 @@ from executed_nodes import CACHE, drawn, law, model, node, product, relu, sample
 from edgeplan.errors import PredictionError
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.predictors.nodes.features import Table, spill
-from edgeplan.predictors.nodes.kernels import Kernels, Process
+from edgeplan.predictors.nodes.kernels import Kernels
 from edgeplan.predictors.nodes.learner import Samples, Tuned, learn, out_of_fold, time_of
 from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Trust, common_share, conformal, guess_bound
 from edgeplan.predictors.nodes.training import MeasuredModel, train
@@ -213,6 +213,9 @@ def test_intervals_hold_as_often_as_they_say() -> None:
     assert len(held) >= 50
     assert 0.8 <= np.mean(held) <= 0.99
     assert np.median([i[1] / i[0] for i, _ in said_of if i]) < 1.8
+    extra = device.relation.node_us + device.relation.warm_node_us / 3  # of contexts of a megabyte
+    assert (device.relation.scale, extra) == (pytest.approx(1, abs=0.05), pytest.approx(1.5, abs=0.15))
+    assert device.trust.together > 0.3  # of what nodes of a key have in common there is plenty here
 
 
 def test_a_device_is_trained_on_a_prior_by_few_nodes_and_no_whole_model() -> None:
@@ -226,14 +229,6 @@ def test_a_device_is_trained_on_a_prior_by_few_nodes_and_no_whole_model() -> Non
     truth = 3.0 + sum(2 * law(one.config) for one in said_of.nodes)
     assert said_of.interval_us[0] < truth < said_of.interval_us[1]
     assert truth == pytest.approx(said_of.latency_us, rel=0.1)
-
-
-def test_the_relation_of_whole_models_is_found() -> None:
-    device, _ = trained()
-    assert device.relation.scale == pytest.approx(1, abs=0.05)
-    extra = device.relation.node_us + device.relation.warm_node_us / 3  # of contexts of a megabyte
-    assert extra == pytest.approx(1.5, abs=0.15)
-    assert device.trust.together > 0.3  # of what nodes of a key have in common there is plenty here
 
 
 def test_a_relation_is_fitted_in_spite_of_outliers_and_left_alone_without_models() -> None:
@@ -280,18 +275,6 @@ def test_folds_leave_whole_models_out_and_use_what_was_tuned() -> None:
         assert sum(int(kind.rows.sum()) for kind in kernels.kinds.values()) == len(kept)
     assert sorted(seen) == list(range(120))
     assert tuned.numbers == numbers
-
-
-def test_a_process_finds_the_law_and_its_noise() -> None:
-    rng = np.random.default_rng(15)
-    features = np.column_stack([rng.uniform(-2, 2, (250, 2)), np.ones(250)])
-    process = Process.standardised(features, np.sin(features[:, 0]) + rng.normal(0, 0.1, 250), 0)
-    tested = np.column_stack([rng.uniform(-1.8, 1.8, (80, 2)), np.ones(80)])
-    assert np.abs(process.expected(tested) - np.sin(tested[:, 0])).mean() < 0.08
-    assert np.sqrt(process.numbers[2]) == pytest.approx(0.1, rel=0.25)
-    assert process.columns.tolist() == [0, 1]  # what does not vary tells nothing
-    spread = process.spread(np.array([[0.0, 0.0, 1.0], [4.0, 4.0, 1.0], [20.0, 20.0, 1.0]]))
-    assert spread[0] < spread[1] < spread[2] <= np.sqrt(process.numbers[0] + process.numbers[2]) + 1e-9
 
 
 def test_a_search_of_the_trees_is_the_same_every_time() -> None:
