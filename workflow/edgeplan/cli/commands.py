@@ -42,8 +42,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "adapt": "device:device_adapt",
         "check": "device:device_check",
         "deploy": "device:device_deploy",
-        "bundle": "device:device_bundle",
-        "collect": "device:device_collect",
         "init": "device:device_init",
     },
 }

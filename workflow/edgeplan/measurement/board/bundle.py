@@ -26,7 +26,7 @@ from edgeplan import __version__
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 from edgeplan.native import PATH as LIBRARY
-from edgeplan.support.files import files_sha256, write_atomically
+from edgeplan.support.files import files_sha256
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import module_command, run
 
@@ -172,19 +172,20 @@ def download(requirements: Path, folder: Path, target: BoardTarget, where: str) 
 
 
 _LOCK, _PROJECT = "requirements.lock", ("pyproject.toml", "README.md", "LICENSE")
-#: A time for all files, so that the same tree makes the same bundle.
-_EPOCH = "1577836800"
 
 
 def bundle_digest(engine: str, target: BoardTarget) -> str:
-    """Return the digest of what a bundle would hold, without making it: a board that has it is left alone."""
+    """Return the digest of what a bundle would hold, without making it: a board that has it is left alone.
+
+    The engine and the target are supported.
+    """
     parts = [target.told, *_requirements(engine, target), __version__, files_sha256(_package_files(target))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def write_bundle(engine: str, target: BoardTarget, path: Path, where: str) -> str:
-    """Write the archive of an engine's bundle for a kind of board; gives its digest."""
-    digest, lines = bundle_digest(engine, target), _requirements(engine, target)
+def write_bundle(engine: str, target: BoardTarget, path: Path, digest: str, where: str) -> None:
+    """Write the archive of an engine's bundle, of this digest, for a kind of board."""
+    lines = _requirements(engine, target)
     with ScratchFolder("bundle") as made:
         folder = Path(made, "wheels")
         folder.mkdir()
@@ -196,32 +197,10 @@ def write_bundle(engine: str, target: BoardTarget, path: Path, where: str) -> st
             "\n".join([*lines, f"edgeplan=={__version__} --hash=sha256:{files_sha256([own])}"]) + "\n", encoding="utf-8"
         )
         files = {file.name: files_sha256([file]) for file in sorted(folder.iterdir())}
-        manifest = {
-            "format_version": 1,
-            "digest": digest,
-            "engine": engine,
-            "python": list(target.python),
-            "architecture": target.architecture,
-            "version": __version__,
-            "files": files,
-        }
-        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-        def archive(temporary: Path) -> None:
-            with tarfile.open(temporary, "w") as opened:
-                for name in ["manifest.json", *files]:
-                    opened.add(folder / name, arcname=name, filter=_plain)
-
-        write_atomically(path, archive)
-    return digest
-
-
-def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who made a file and when."""
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    member.mtime = int(_EPOCH)
-    return member
+        (folder / "manifest.json").write_text(json.dumps({"digest": digest, "files": files}) + "\n", encoding="utf-8")
+        with tarfile.open(path, "w") as archive:
+            for name in ["manifest.json", *files]:
+                archive.add(folder / name, arcname=name)
 
 
 def _root() -> Path:
@@ -237,7 +216,6 @@ def _root() -> Path:
 
 
 def _requirements(engine: str, target: BoardTarget) -> list[str]:
-    target.require_supported(engine, target.told)
     return pinned_requirements((_root() / _LOCK).read_text(encoding="utf-8"), engine, target)
 
 
@@ -260,10 +238,7 @@ def _own_wheel(tree: Path, folder: Path, target: BoardTarget) -> Path:
     for name in _PROJECT:
         shutil.copy(root / name, tree / name)
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
-    done = run(
-        module_command("pip", "wheel", *options, "--wheel-dir", str(folder), str(tree)),
-        variables={"SOURCE_DATE_EPOCH": _EPOCH, "PYTHONHASHSEED": "0"},
-    )
+    done = run(module_command("pip", "wheel", *options, "--wheel-dir", str(folder), str(tree)))
     found = sorted(folder.glob("edgeplan-*.whl"))
     if done.returncode or len(found) != 1:
         raise DeviceError(

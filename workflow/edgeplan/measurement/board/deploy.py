@@ -64,7 +64,7 @@ def deploy(device: DeviceFile, *, python: str = "python3", force: bool = False) 
         return Deployed(target, digest, fresh=False, size_bytes=0)
     with ScratchFolder("deploy") as folder:
         archive = Path(folder, "bundle.tar")
-        write_bundle(device.engine, target, archive, where)
+        write_bundle(device.engine, target, archive, digest, where)
         found = _asked(device, python, "install", archive, _INSTALL_SECONDS)
         size = archive.stat().st_size
     if found.get("installed") != digest:
@@ -91,8 +91,7 @@ def _require_reachable(device: DeviceFile) -> None:
         raise DeviceError(
             "the transport is a command, and it is not said how to run another one there",
             where=f"device {device.name!r}, field transport.deploy",
-            next_step="name the command up to the interpreter, e.g. deploy: [docker, exec, -i, BOARD]; "
-            "or carry a bundle there: edgeplan device bundle",
+            next_step="name the command up to the interpreter, e.g. deploy: [docker, exec, -i, BOARD]",
         )
 
 

@@ -67,16 +67,6 @@ def unpacked(incoming: str) -> "dict[str, object]":
     """Check what was unpacked against its manifest, make an environment of it, and put that in the old one's place."""
     with open(os.path.join(incoming, "manifest.json"), encoding="utf-8") as file:
         manifest = json.load(file)
-    if manifest["python"] != list(sys.version_info[:2]) or manifest["architecture"] != platform.machine():
-        return {
-            "error": "the bundle is for Python %s on %s, and this is Python %s on %s"
-            % (
-                ".".join(map(str, manifest["python"])),
-                manifest["architecture"],
-                ".".join(map(str, sys.version_info[:2])),
-                platform.machine(),
-            )
-        }
     for name, wanted in manifest["files"].items():
         with open(os.path.join(incoming, os.path.basename(name)), "rb") as file:
             if hashlib.sha256(file.read()).hexdigest() != wanted:
