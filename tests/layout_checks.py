@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-
 import numpy as np
 
 from edgeplan.planning.layout import Buffers, Ints, buffers
@@ -13,19 +11,11 @@ from edgeplan.planning.memory.document import MemoryPlan
 def overlapping(all_of: Buffers, offsets: Ints) -> tuple[int, int] | None:
     """Two buffers that live at the same time and share memory; None if there are none."""
     shown = np.flatnonzero(all_of.size)
-    events = sorted([(int(all_of.lower[k]), 1, int(k)) for k in shown] + [(int(all_of.upper[k]), 0, int(k)) for k in shown])
-    live: list[tuple[int, int]] = []
-    for _, begins, k in events:
-        entry = (int(offsets[k]), k)
-        at = bisect_left(live, entry)
-        if not begins:
-            live.pop(at)
-            continue
-        for offset, other in live[max(at - 1, 0) : at + 1]:
-            if offset < entry[0] + int(all_of.size[k]) and entry[0] < offset + int(all_of.size[other]):
-                return other, k
-        insort(live, entry)
-    return None
+    lower, upper, low = all_of.lower[shown], all_of.upper[shown], offsets[shown]
+    high = low + all_of.size[shown]
+    both_live = (lower < upper[:, None]) & (lower[:, None] < upper)
+    found = np.argwhere(np.triu(both_live & (low < high[:, None]) & (low[:, None] < high), 1))
+    return (int(shown[found[0, 0]]), int(shown[found[0, 1]])) if len(found) else None
 
 
 def assert_consistent(plan: MemoryPlan) -> None:

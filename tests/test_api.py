@@ -46,6 +46,8 @@ def test_all_that_is_promised_is_there() -> None:
     for name in edgeplan.__all__:
         assert getattr(edgeplan, name) is not None
     assert {name for names in edgeplan._NAMES.values() for name in names} == {*edgeplan.__all__} - {"__version__"}
+    assert {name for name in dir(edgeplan) if not name.startswith("_")} == {*edgeplan.__all__} - {"__version__"}
+    assert "__version__" in dir(edgeplan)
     with pytest.raises(AttributeError, match="nosuch"):
         edgeplan.nosuch  # noqa: B018  asking for it is the test
 
@@ -163,12 +165,6 @@ def test_sizes_that_are_none_are_told_as_such(tmp_path: Path, shape: Any) -> Non
 def test_a_budget_may_be_a_number_of_bytes(tmp_path: Path, budget: Any, wrong: str) -> None:
     with pytest.raises(ParamsError, match=wrong):
         edgeplan.plan_memory(tmp_path / "none.onnx", tmp_path / "plan", budget)
-
-
-def test_completion_shows_the_interface_alone() -> None:
-    shown = {name for name in dir(edgeplan) if not name.startswith("_")}
-    assert shown == set(edgeplan.__all__) - {"__version__"}
-    assert "__version__" in dir(edgeplan)
 
 
 def test_the_page_names_every_function_and_says_which_commands_have_none() -> None:

@@ -95,6 +95,7 @@ def test_one_object_of_json_says_what_the_lines_say(folder: Path) -> None:
         assert told[1].startswith("1.0 MiB: ")
         assert "(median of 3, least" in told[1]
         assert told[-1].startswith("peak ")
+        assert all(kind in told[-1] for kind in ("budget 1.00", "anonymous", "of files", "of the kernel's tables"))
         assert len(phase["run_ms"]) == len(phase["wait_ms"]) == 3
         assert phase["budget_bytes"] == 1 << 20
         assert found["idle_bytes"] > 0

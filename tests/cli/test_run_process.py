@@ -174,16 +174,6 @@ def test_no_budget_of_a_run_is_overrun_from_the_first_byte_on_and_what_fits_stay
     assert kept[-1] == weights
 
 
-def test_the_run_prints_its_peak_beside_the_budget(plans: dict[bool, Path]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "edgeplan", "run", str(plans[False])], capture_output=True, text=True, check=True
-    )
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith("peak ")
-    assert "budget 16.00" in last
-    assert all(kind in last for kind in ("anonymous", "of files", "of the kernel's tables"))
-
-
 def test_budgets_are_run_one_after_the_other(dnnl: Dnnl, tmp_path: Path) -> None:
     """The time of an inference ends when its outputs are there: what is made of them takes none of it."""
     found = streamed(dnnl, "plain", tmp_path, 8192)

@@ -87,33 +87,6 @@ def test_a_refusal_names_devices_that_serve(place: Path, model: Path) -> None:
         edgeplan.plan_cold_start(model, "plan", device="config/devices/mine.yaml", costs="predicted")
     assert caught.value.next_step.endswith("use one of: cpu-onednn")  # others execute no plans
     assert not Path("plan").exists()
-    with pytest.raises(FormatError, match="no predictors of device 'mine'") as caught:
-        edgeplan.predict(model, "config/devices/mine.yaml")
-    known = caught.value.next_step.partition("use one of: ")[2].split(", ")
-    assert {"cpu-onednn", "cpu-onnxruntime", "cpu-openvino"} <= set(known)
-    for wrong in (edgeplan.predict, lambda m, d: edgeplan.plan_cold_start(m, "plan", d, costs="predicted")):
-        with pytest.raises(DeviceError) as refused:
-            wrong(model, "nobodys")
-        assert "cpu-onednn" in refused.value.next_step
-
-
-def test_results_that_are_named_are_searched_alone(place: Path, model: Path) -> None:
-    for call in (
-        edgeplan.predict,
-        lambda m, d, results: edgeplan.plan_cold_start(m, "plan", d, results=results, costs="predicted"),
-    ):
-        with pytest.raises(FormatError, match="no predictors of device 'cpu-onednn'"):
-            call(model, "cpu-onednn", results=place)
-
-
-@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*/preparation.json")), ids=lambda path: path.parent.name)
-def test_shipped_costs_of_preparation_are_of_the_machine_that_they_name(path: Path) -> None:
-    costs = PreparationCosts.shipped(path.parent.name)
-    assert costs is not None
-    assert costs.cpu
-    assert costs.fingerprint
-    assert costs.candidates > 1000
-    assert all(call >= 0 and per_byte >= 0 for lines in costs.lines.values() for call, per_byte in lines.values())
 
 
 def test_a_library_that_is_missing_is_told_at_once_with_its_command(

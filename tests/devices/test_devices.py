@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import builtins
 import errno
+import itertools
 import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.measurement import device_check as check
-from edgeplan.measurement.device_check import DeviceCheck, check_device, report_lines
+from edgeplan.measurement.device_check import check_device, report_lines
 from edgeplan.measurement.process import interference
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.runtime import library
@@ -66,13 +66,9 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_device_is_found_by_name_and_by_path(devices: Path) -> None:
+def test_a_device_is_found_by_name_and_by_path_and_that_of_the_workspace_goes_before_the_shipped_one(devices: Path) -> None:
     path = _file(devices, threads=3, options={"a": "b"})
     assert load_device("dev") == load_device(path) == load_device(str(path))
-    assert load_device(path).threads == 3
-
-
-def test_a_device_file_of_the_workspace_goes_before_the_shipped_one(devices: Path) -> None:
     assert load_device("cpu-onnxruntime").threads == 1
     _file(devices, "cpu-onnxruntime", name="cpu-onnxruntime", threads=3)
     assert load_device("cpu-onnxruntime").threads == 3
@@ -123,7 +119,7 @@ def test_what_is_given_as_a_path_is_not_taken_for_a_name(devices: Path, path: st
         ({"format_version": 2, "fingerprint": "mine"}, "fingerprint"),
         ({"engine": None}, "engine"),
         ({"options": {"a": [1]}}, "options.a"),
-        pytest.param({"name": "Dev One"}, "name"),
+        ({"name": "Dev One"}, "name"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
@@ -229,59 +225,47 @@ def test_a_machine_without_an_id_is_given_one(tmp_path: Path, monkeypatch: pytes
     assert fingerprint() != mine
 
 
-@pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A device in tmp_path, and a quiet machine."""
-    monkeypatch.setattr(check, "environment", lambda: environment() | {"load_1min": 0.1})
-    monkeypatch.setattr(check, "_WINDOW_SECONDS", 0.001)
-    return _file(tmp_path)
+@pytest.mark.parametrize(
+    ("compute", "beside", "load", "problems"),
+    [
+        ([100.0, 100.5], 1.0, 0.1, []),
+        ([100.0, 130.0], 1.0, 0.1, ["the ", "neighbouring "]),
+        pytest.param(
+            [100.0], 1.5, 0.1, ["others used the processors' cores in 100 % of the looks (limit 50 %)"],
+            marks=pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor has none of its own beside it"),
+        ),
+        ([100.0], 1.0, 3.5, ["the load is 3.5: other work is running"]),
+    ],
+)  # fmt: skip
+def test_a_steady_machine_alone_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: list[float], beside: float, load: float, problems: list[str]
+) -> None:
+    """Not one that drifts, whose cores others use, or that has other work."""
+    times = itertools.cycle([*compute[1:], compute[0]])
 
-
-def _check(path: Path, monkeypatch: pytest.MonkeyPatch, compute: list[float], beside: float = 1.0) -> DeviceCheck:
     class Scripted:
         def __init__(self, _loads: object) -> None:
-            self.index = 0
+            pass
 
         def time(self, _runs: int) -> ReferenceTimes:
-            self.index += 1
-            return ReferenceTimes(compute[self.index % len(compute)], 400.0)
+            return ReferenceTimes(next(times), 400.0)
 
-    monkeypatch.setattr(check, "References", Scripted)
     everyone = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(check, "environment", lambda: environment() | {"load_1min": load})
+    monkeypatch.setattr(check, "_WINDOW_SECONDS", 0.001)
+    monkeypatch.setattr(check, "References", Scripted)
     monkeypatch.setattr(
         interference, "together_us", lambda processors, *_: 100.0 * (beside if len(processors) == everyone else 1.0)
     )
     monkeypatch.setattr(interference, "_PAUSE_SECONDS", 0.0)
-    return check_device(str(path), 0.1)
-
-
-def test_a_steady_machine_is_trusted(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _check(watched, monkeypatch, [100.0, 100.5])
-    assert found.trusted
-    assert found.compute_spread == pytest.approx(0.005, abs=1e-3)
-    assert found.residual == pytest.approx(0.005, abs=1e-3)
-    assert report_lines(found)[-1].startswith("verdict     figures from this machine can be trusted")
-
-
-def test_a_drifting_or_restless_machine_is_not(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _check(watched, monkeypatch, [100.0, 130.0])
-    assert [p.split()[0] for p in found.problems] == ["the", "neighbouring"]
+    found = check_device(str(_file(tmp_path)), 0.1)
+    assert found.trusted == (not problems)
+    assert [told.startswith(wanted) for told, wanted in zip(found.problems, problems, strict=True)] == [True] * len(problems)
     lines = report_lines(found)
-    assert sum(line.startswith("problem") for line in lines) == 2
-    assert "do not trust" in lines[-1]
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor has none of its own beside it")
-def test_shared_cores_are_told(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _check(watched, monkeypatch, [100.0], beside=1.5)
-    assert (found.shared, found.trusted) == (1.0, False)
-    assert found.problems == ("others used the processors' cores in 100 % of the looks (limit 50 %)",)
-
-
-def test_other_work_is_told(watched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "environment", lambda: environment() | {"load_1min": 3.5})
-    found = _check(watched, monkeypatch, [100.0])
-    assert found.problems == ("the load is 3.5: other work is running",)
+    assert sum(line.startswith("problem") for line in lines) == len(problems)
+    assert ("do not trust" if problems else "figures from this machine can be trusted") in lines[-1]
+    if not problems:
+        assert (found.compute_spread, found.residual) == pytest.approx((0.005, 0.005), abs=1e-3)
 
 
 def test_devices_of_this_machine_share_it_and_boards_are_their_own_unless_they_say(tmp_path: Path) -> None:
@@ -372,26 +356,14 @@ def test_cores_may_be_shared_where_events_are_asked_for(tmp_path: Path) -> None:
     assert (pair.shared_cores, pair.cores) == (True, (0,))
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores, one of which is withheld")
-def test_one_core_alone_is_too_few(tmp_path: Path) -> None:
-    """In a process of its own, which has one from its start, as in a container of one core."""
-    first, second = sorted(os.sched_getaffinity(0))[:2]
-    path = _pair_file(tmp_path, **_processors({"cores": [first]}, {"cores": [second]}))
-    load_pair(path).check_cores()
-    code = f"""
-import os
-os.sched_setaffinity(0, [{first}])
-from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import DeviceError
-try:
-    load_pair({str(path)!r}).check_cores()
-except DeviceError as error:
-    print(error)
-"""
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert f"core {second} may not be used by this process" in told
-    assert "field gpu.cores" in told
-    assert f"name cores among {first}; a pair of cores takes two" in told
+def test_one_core_alone_is_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container of one core."""
+    path = _pair_file(tmp_path)
+    monkeypatch.setattr("edgeplan.devices.config.cpus.allowed", lambda: {0})
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with pytest.raises(DeviceError, match=r"core 1 may not be used by this process(?s:.*)field gpu\.cores") as error:
+        load_pair(path).check_cores()
+    assert "name cores among 0; a pair of cores takes two" in str(error.value)
 
 
 def test_params_name_pairs_that_have_files(tmp_path: Path) -> None:

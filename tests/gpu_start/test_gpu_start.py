@@ -238,12 +238,13 @@ def test_a_model_that_was_changed_is_refused_where_its_weights_are_read(planned:
         _opened(folder)
 
 
-def _rewrite(folder: Path, program: GpuProgram | None = None, **made_for: Any) -> None:
+def _rewrite(folder: Path, program: GpuProgram | None = None, schedule: GpuSchedule | None = None, **made_for: Any) -> None:
     found = read_folder(folder)
     if program is not None:
         (folder / "program.json").write_bytes(msgspec.json.encode(program))
     made = msgspec.structs.replace(found.made_for, **made_for)
-    write_plan(folder, GPU_START, made, found.scheduled(GpuSchedule), msgspec.json.decode(found.prediction), tuple(found.files))
+    scheduled = schedule or found.scheduled(GpuSchedule)
+    write_plan(folder, GPU_START, made, scheduled, msgspec.json.decode(found.prediction), tuple(found.files))
 
 
 @pytest.mark.parametrize("field", ["driver", "machine", "library"])
@@ -265,15 +266,10 @@ def test_a_device_that_is_not_here_is_named(copy: Path) -> None:
         _opened(copy)
 
 
-def _reschedule(folder: Path, schedule: GpuSchedule) -> None:
-    found = read_folder(folder)
-    write_plan(folder, found.kind, found.made_for, schedule, found.prediction, tuple(found.files))
-
-
 def _all_at_once(folder: Path) -> None:
     """Have a plan's weights go up in one go, whatever was planned."""
     steps = range(len(cast("GpuProgram", read_folder(folder).program).steps))
-    _reschedule(folder, GpuSchedule((tuple(steps),), at_once=True))
+    _rewrite(folder, schedule=GpuSchedule((tuple(steps),), at_once=True))
 
 
 @pytest.mark.parametrize("evicted", [False, True])
@@ -356,7 +352,7 @@ def test_a_driver_that_takes_all_code_as_one_program_has_it_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("queues", [((),), ((0, 0),), ((0,), (1,))])
 def test_a_schedule_that_does_not_prepare_each_step_once_is_refused(copy: Path, queues: Any) -> None:
-    _reschedule(copy, GpuSchedule(queues))
+    _rewrite(copy, schedule=GpuSchedule(queues))
     with pytest.raises(FormatError, match="do not prepare each step once"):
         _opened(copy)
 

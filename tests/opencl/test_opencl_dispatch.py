@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from types import MappingProxyType
 
 import pytest
@@ -14,7 +12,6 @@ import pytest
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import PostOp, Setting, Step
-from edgeplan.opencl import post_ops
 from edgeplan.opencl.dispatch import dispatch, refusal
 from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Memory
 from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC
@@ -156,16 +153,3 @@ def test_refusals(case: tuple[Step, Mapping[str, Shape], Mapping[str, str]], why
 def test_numbers_that_no_kernel_is_for(vector: int, block: int, units: int) -> None:
     with pytest.raises(ValueError, match=r"units|vectors"):
         DeviceNumbers(units, vector, block, 64)
-
-
-def test_codes_are_those_of_the_kernels() -> None:
-    text = (files("edgeplan.opencl") / "sources" / "common.h").read_text()
-    found = re.search(r"enum \{(.*?)\}", text, re.DOTALL)
-    assert found is not None
-    codes, last = {}, 0
-    for entry in found[1].replace("\n", " ").split(","):
-        name, _, value = (part.strip() for part in entry.partition("="))
-        last = codes[name] = int(value) if value else last + 1
-    binaries = {f"{name}_SAME": code for name, code in post_ops.SAME.items()}
-    binaries |= {f"{name}_CHANNEL": code for name, code in post_ops.PER_CHANNEL.items()}
-    assert codes == {name.upper(): code for name, code in (*post_ops.ELTWISE.items(), *binaries.items())}

@@ -115,8 +115,16 @@ def windows(draw: st.DrawFn) -> tuple[dict[str, Sequence[int]], Pair]:
 pointwise = st.tuples(st.just({"kernel_shape": (1, 1)}), st.tuples(st.integers(1, 9), st.integers(1, 9)))
 
 
+#: What may run convolutions of activations, of a model's input, and of each channel by itself.
+_KERNELS = {
+    "blocked": {"conv.direct", "conv.pointwise", "conv.winograd"},
+    "plain": {"conv.first", "conv.pointwise"},
+    "depthwise": {"conv.depthwise"},
+}
+
+
 @_SETTINGS
-@given(st.data(), windows() | pointwise, st.integers(1, 40), st.integers(1, 52), posts, st.booleans())
+@given(st.data(), windows() | pointwise, st.integers(2, 40), st.integers(1, 52), posts, st.sampled_from([*_KERNELS]))
 def test_any_window(
     vectors: Sequence[int],
     data: st.DataObject,
@@ -124,25 +132,13 @@ def test_any_window(
     inner: int,
     out: int,
     after: tuple[str, ...],
-    plain: bool,
+    kind: str,
 ) -> None:
     attributes, size = window
-    found = _convolved((1, inner, *size), out, after, data.draw(st.sampled_from(vectors)), plain=plain, **attributes)
-    assert found <= ({"conv.first", "conv.pointwise"} if plain else {"conv.direct", "conv.pointwise", "conv.winograd"})
-
-
-@_SETTINGS
-@given(st.data(), windows(), st.integers(2, 40), posts)
-def test_depthwise(
-    vectors: Sequence[int],
-    data: st.DataObject,
-    window: tuple[dict[str, Sequence[int]], Pair],
-    channels: int,
-    after: tuple[str, ...],
-) -> None:
-    attributes, size = window
-    vector = data.draw(st.sampled_from(vectors))
-    assert _convolved((1, channels, *size), channels, after, vector, group=channels, **attributes) == {"conv.depthwise"}
+    grouped = {"group": inner} if kind == "depthwise" else {}
+    out, vector = grouped.get("group", out), data.draw(st.sampled_from(vectors))
+    found = _convolved((1, inner, *size), out, after, vector, plain=kind == "plain", **attributes, **grouped)
+    assert found <= _KERNELS[kind]
 
 
 @_SETTINGS

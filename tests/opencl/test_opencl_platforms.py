@@ -177,13 +177,6 @@ def test_a_machine_without_pyopencl_is_told_what_to_install(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("programs")
-def test_an_unknown_device_is_told_which_there_are() -> None:
-    with pytest.raises(DeviceError, match="no OpenCL device 'abacus'") as error:
-        find_device(OpenclOptions(device="abacus"))
-    assert find_device(OpenclOptions()).name in str(error.value)
-
-
-@pytest.mark.usefixtures("programs")
 def test_the_thread_of_pocl_computes_on_the_named_core_alone() -> None:
     for core in sorted(os.sched_getaffinity(0)):
         before = os.sched_getaffinity(0)
@@ -219,26 +212,23 @@ def test_a_kernel_that_the_driver_refuses_is_told(programs: Programs) -> None:
     assert "another vector" in str(error.value)
 
 
-class TestRemembered:
-    """What was built once on a device is not tried apart again."""
+def test_what_was_built_once_on_a_device_is_not_tried_apart_again(
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor by the next process."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one, other = _variant(_GOOD), _variant(_GOOD + "\n")
+    Programs(programs._context, OpenclOptions()).try_apart([one])
+    tried: list[object] = []
 
-    @pytest.fixture(autouse=True)
-    def _own_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    def refuse(*given: object) -> None:
+        tried.append(given)
+        raise ColdRunError("asked again")
 
-    def test_from_one_process_to_the_next(self, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-        one, other = _variant(_GOOD), _variant(_GOOD + "\n")
-        programs.try_apart([one])
-        tried: list[object] = []
-
-        def refuse(*given: object) -> None:
-            tried.append(given)
-            raise ColdRunError("asked again")
-
-        monkeypatch.setattr(building, "work_apart", refuse)
-        again = Programs(programs._context, OpenclOptions())
-        assert again.kernel(one, "f").num_args == 1
-        assert not tried
-        with pytest.raises(DeviceError, match="asked again"):
-            again.try_apart([one, other])
-        assert len(tried) == 1
+    monkeypatch.setattr(building, "work_apart", refuse)
+    again = Programs(programs._context, OpenclOptions())
+    assert again.kernel(one, "f").num_args == 1
+    assert not tried
+    with pytest.raises(DeviceError, match="asked again"):
+        again.try_apart([one, other])
+    assert len(tried) == 1

@@ -32,10 +32,6 @@ def assert_laid_out(all_of: Buffers, offsets: np.ndarray, capacity: int) -> None
     assert (offsets >= 0).all()
     assert (offsets % all_of.alignment == 0).all()
     assert (offsets + all_of.size).max() <= capacity
-    for a, b in itertools.combinations(range(len(all_of)), 2):
-        together = all_of.lower[a] < all_of.upper[b] and all_of.lower[b] < all_of.upper[a]
-        share = offsets[a] < offsets[b] + all_of.size[b] and offsets[b] < offsets[a] + all_of.size[a]
-        assert not (together and share and all_of.size[a] and all_of.size[b])
     assert overlapping(all_of, offsets) is None
 
 

@@ -5,9 +5,7 @@ That one is found by its entry point, planned and run beside oneDNN.
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ import yaml
 from partition_models import images
 from shipped_params import PARAMS_FILE
 
-import edgeplan
 from doubles import QueueProcessor
 from edgeplan import plan_partition
 from edgeplan.chapters.partition.learning.predictors import save_pair_predictors
@@ -112,13 +109,6 @@ class TestTimedCuda(TestCuda):
 
     options = MappingProxyType({"multiprocessors": "8"})
     profiling = True
-
-
-def test_processors_are_found_by_name() -> None:
-    assert processor_class("onednn") is OnednnProcessor
-    assert all(issubclass(processor_class(name), Processor) for name in PROCESSORS)
-    with pytest.raises(DeviceError, match="unknown processor 'npu'"):
-        processor_class("npu")
 
 
 def test_cores_that_are_not_there_are_named() -> None:
@@ -269,31 +259,3 @@ def test_what_is_missing_is_told(workspace: Path) -> None:
     registry._brought.cache_clear()
     with pytest.raises(DeviceError, match=r"processor 'tiny' is not installed(?s:.*)pip install tiny-processor"):
         processor_class("tiny")
-
-
-@pytest.mark.texts
-def test_a_processor_of_this_package_is_named_in_one_file_besides_its_own() -> None:
-    package = Path(edgeplan.__file__).parent
-    own = [package / name for name in ("opencl", "engines/gpu", "cuda")]  # which runs the same kernels
-    own += [package / name for name in ("gpu_start", "chapters/cold_start/gpu")]  # which start these kernels cold
-    own.append(package / "predictors/launches.py")  # which asks their dispatcher
-    naming = {
-        str(path.relative_to(package))
-        for path in package.rglob("*.py")
-        if not any(path.is_relative_to(one) for one in own) and "opencl" in _names(path)
-    }
-    assert naming == {"engines/registry.py"}
-
-
-def _names(path: Path) -> set[str]:
-    """Names and texts of a module, docstrings apart, in parts as they are written with dots and slashes."""
-    tree = ast.parse(path.read_text())
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute):
-            found.add(node.id if isinstance(node, ast.Name) else node.attr)
-        elif isinstance(node, ast.ImportFrom):
-            found.add(node.module or "")
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
-            found.add(node.value)
-    return {part.lower().removesuffix("processor") for name in found for part in re.split(r"[./:]", name)}

@@ -159,6 +159,7 @@ def test_too_little_memory_of_a_gpu_leaves_it_usable(
         (_Code.CUDA_ERROR_LAUNCH_TIMEOUT, False, "a watchdog ended the kernel"),
         (_Code.CUDA_ERROR_UNKNOWN, True, "look for the GPU in nvidia-smi"),
         (_Code.CUDA_ERROR_NO_DEVICE, True, "check with nvidia-smi"),
+        (_Code.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, False, "install the NVIDIA driver again"),
     ],
 )
 @pytest.mark.parametrize("synchronisation", Synchronisation)
@@ -229,34 +230,6 @@ def _driver(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> Driver:
 
 
 @pytest.mark.parametrize(
-    ("code", "advice"),
-    [
-        (_Code.CUDA_ERROR_OUT_OF_MEMORY, "end other programs on this GPU"),
-        (_Code.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "install the NVIDIA driver again"),
-    ],
-)
-def test_errors_of_the_driver_say_what_to_do(monkeypatch: pytest.MonkeyPatch, code: _Code, advice: str) -> None:
-    """Where it is called, and where it is asked whether all has run."""
-    found = _driver(monkeypatch, cuMemAlloc=(code,), cuStreamQuery=(code,))
-    for call in (lambda: found.call("cuMemAlloc", 1), lambda: found.done(None)):
-        with pytest.raises(DeviceError, match=code.name.removeprefix("CUDA_ERROR_")) as error:
-            call()
-        assert advice in str(error.value)
-
-
-def test_what_a_function_returns_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _driver(
-        monkeypatch,
-        none=(_Code.CUDA_SUCCESS,),
-        one=(_Code.CUDA_SUCCESS, 7),
-        two=(_Code.CUDA_SUCCESS, 7, 8),
-        cuStreamQuery=(_Code.CUDA_ERROR_NOT_READY,),
-    )
-    assert [found.call(name) for name in ("none", "one", "two")] == [None, 7, (7, 8)]
-    assert not found.done(None)
-
-
-@pytest.mark.parametrize(
     ("given", "problem"),
     [({"device": "first"}, "device is 'first'"), ({"multiprocessors": "-8"}, "is '-8'"), ({"sm": "8"}, "unknown option 'sm'")],
 )
@@ -264,9 +237,6 @@ def test_options_that_do_not_fit_are_named(given: dict[str, str], problem: str) 
     with pytest.raises(DeviceError, match=problem):
         CudaOptions.of(given)
     assert CudaOptions.of({"multiprocessors": "16"}) == CudaOptions(0, 16)
-
-
-def test_a_gpu_computes_on_no_core() -> None:
     with pytest.raises(DeviceError, match="computes on no CPU cores"):
         CudaProcessor.open({}, (0,), 16)
 
@@ -284,9 +254,10 @@ def test_arguments_of_a_launch_lie_where_the_driver_reads_them() -> None:
     assert (found.grid, found.group) == ((2, 3, 1), (32, 2, 1))
 
 
-def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros() -> None:
-    small, large = (translated("conv_direct", (("B", 16), ("V", 4), ("R", rows), ("N", 1))) for rows in (1, 4))
-    found = driver.merged((small, large))
+def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are found there under these names."""
+    small, large = sources = tuple(translated("conv_direct", (("B", 16), ("V", 4), ("R", rows), ("N", 1))) for rows in (1, 4))
+    found = driver.merged(sources)
     assert found.text.count("struct mask4") == 1, "one prelude"
     assert "#undef ALIGNED\n" not in found.text, "whose macros last"
     for number, (rows, source) in enumerate(((1, small), (4, large))):
@@ -297,17 +268,13 @@ def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros() 
         assert source.text.endswith(inside.removeprefix("{\n"))
         for name in ("R", "FLOATV", "SOON", "conv_direct"):
             assert f"#undef {name}\n" in f"#undef{after}"
-
-
-def test_kernels_of_a_merged_program_are_found_under_their_names_there(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, bytes]] = []
-    found = _driver(monkeypatch, cuModuleLoadData=(_Code.CUDA_SUCCESS, "the module"))
-    monkeypatch.setattr(found.api, "cuModuleGetFunction", lambda *given: asked.append(given) or (_Code.CUDA_SUCCESS, 2),
+    loads = _driver(monkeypatch, cuModuleLoadData=(_Code.CUDA_SUCCESS, "the module"))
+    monkeypatch.setattr(loads.api, "cuModuleGetFunction", lambda *given: asked.append(given) or (_Code.CUDA_SUCCESS, 2),
                         raising=False)  # fmt: skip
-    sources = tuple(translated("conv_direct", (("B", 16), ("V", 4), ("R", rows), ("N", 1))) for rows in (1, 4))
-    whole, modules = driver.merged(sources), Modules(found, "sm_90", "one")
-    modules.load(whole, b"machine code")
-    modules.take_from(whole, sources)
+    modules = Modules(loads, "sm_90", "one")
+    modules.load(found, b"machine code")
+    modules.take_from(found, sources)
     for source in sources:
         modules.function(source, "conv_direct")
     assert asked == [("the module", b"conv_direct_of_0"), ("the module", b"conv_direct_of_1")]
@@ -342,23 +309,9 @@ def test_code_that_was_kept_is_taken_only_if_it_is_whole(monkeypatch: pytest.Mon
     assert load("another") == 4
 
 
-def test_a_context_is_opened_once_and_ended_with_its_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_context_is_opened_once_and_ended_with_its_last_use(gpu: Callable[..., _Answers]) -> None:
     """Processors of one slice share it, and the kernels that were loaded into it."""
-    called: list[str] = []
-    found = _driver(monkeypatch)
-    answers = {"cuDeviceGetName": b"some GPU\0", "cuDeviceGetAttribute": 9, "cuDriverGetVersion": 13000, "cuModuleLoadData": 5}
-
-    def call(function: str, *_: Any) -> Any:
-        called.append(function)
-        return answers.get(function, 1)
-
-    monkeypatch.setattr(found, "call", call)
-    found.api.CUdevice_attribute = SimpleNamespace(
-        **{
-            f"CU_DEVICE_ATTRIBUTE_{name}": 1
-            for name in ("MULTIPROCESSOR_COUNT", "COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR")
-        }
-    )
+    called, found = gpu().asked, Driver("a GPU")
     first, second = (GpuContext.shared(found, 0, 0) for _ in range(2))
     assert first is second
     assert called.count("cuDevicePrimaryCtxRetain") == 1

@@ -103,13 +103,7 @@ def _at_the_border(b: GraphBuilder) -> Sequence[str]:
     return b.maxpool(b.input, 3, 1, 1), b.lrn(b.input), b.concat([b.input, b.input]), b.bn(b.input), b.upsample(b.input)
 
 
-def _convolved(b: GraphBuilder) -> Sequence[str]:
-    """From the model's input to its outputs, one of which is read again."""
-    x = b.conv_bn(b.input, 21, 3)
-    return x, b.conv(b.input, 8, 1), b.conv_bn(x, 21, 3, groups=21)
-
-
-_FORMS = {"conv": _convolved, "pool": _pools, "concat": _joined, "shuffle": _shuffled, "resize": _resized}
+_FORMS = {"pool": _pools, "concat": _joined, "shuffle": _shuffled, "resize": _resized}
 _FORMS |= {"reshape": _reshaped, "pointwise": _arithmetic, "border": _at_the_border}
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from models import drawn, saved, vgg
 from partition_models import images
@@ -18,13 +17,12 @@ from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
 from edgeplan.engines.gpu.opencl import OpenclProcessor
 from edgeplan.engines.onednn.processor import OnednnProcessor
+from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph, Shape
-from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import Dispatch
+from edgeplan.graph.ir import Graph
 from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.opencl.processor import OpenclDispatcher
+from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Partitioned, Split, _strided, crossings, partition
@@ -41,17 +39,8 @@ MODELS = ("images", "vgg", "linear_layers")
 
 @pytest.fixture(scope="module")
 def opencl() -> Iterator[OpenclProcessor]:
-    yield from _opened(OpenclOptions(cores=tuple(CORES[-1:])), profiling=True)
-
-
-@pytest.fixture(scope="module")
-def mirrored() -> Iterator[OpenclProcessor]:
-    yield from _opened(OpenclOptions(cores=tuple(CORES[-1:]), sharing="mirrored"))
-
-
-def _opened(options: OpenclOptions, *, profiling: bool = False) -> Iterator[OpenclProcessor]:
     try:
-        with OpenclProcessor(options, _block(), profiling=profiling) as found:
+        with OpenclProcessor(OpenclOptions(cores=tuple(CORES[-1:])), Dnnl().info.block, profiling=True) as found:
             yield found
     except DeviceError as error:
         pytest.skip(error.what)
@@ -63,23 +52,12 @@ def cpu() -> Iterator[OnednnProcessor]:
         yield found
 
 
-def _block() -> int:
-    with OnednnProcessor() as found:
-        return found.dnnl.info.block
-
-
 def _partition(graph: Graph, block: int, gpu: Processor, seed: str, split: float = 0.6) -> Partitioned:
     lowered = lower(graph)
     layouts = activation_layouts(lowered, BLOCKED)
     return partition(
         lowered, layouts, block, drawn(lowered, layouts, block, gpu, np.random.default_rng([*seed.encode()]), split)
     )
-
-
-def _reference(model: Path, graph: Graph) -> dict[str, np.ndarray]:
-    session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    names = [*graph.outputs, *graph.constants]
-    return dict(zip(names, session.run(names, random_inputs(graph)), strict=True))
 
 
 @ALONE
@@ -89,7 +67,8 @@ def test_random_partitions_compute_what_the_model_does(
     cpu: OnednnProcessor, opencl: OpenclProcessor, tmp_path: Path, name: str, synchronisation: Synchronisation
 ) -> None:
     model, graph = saved(name, tmp_path)
-    wanted, inputs = _reference(model, graph), random_inputs(graph)
+    inputs = random_inputs(graph)
+    wanted = onnxruntime_reference(model, inputs)
     for seed in some(range(3), name + synchronisation):
         partitioned = _partition(graph, cpu.dnnl.info.block, opencl, f"{name}/{seed}", 0.6 + 0.2 * seed)
         with PairSession.of(cpu, opencl, partitioned, model, synchronisation) as session:
@@ -99,43 +78,6 @@ def test_random_partitions_compute_what_the_model_does(
             for lane in (0, 1):  # one after the other on each lane
                 ends = session.times[list(partitioned.of(lane))].ravel()
                 assert (np.diff(ends) >= -1_000_000).all()
-
-
-@pytest.mark.parametrize("number", by_day([1, 2, 3, 4], least=2))
-@pytest.mark.parametrize("name", ["images", "linear_layers"])
-def test_kernels_that_autotuning_tries_compute_the_same(
-    cpu: OnednnProcessor, opencl: OpenclProcessor, tmp_path: Path, name: str, number: int
-) -> None:
-    model, graph = saved(name, tmp_path)
-    lowered = lower(graph)
-    layouts = activation_layouts(lowered, BLOCKED)
-    assigned = [0 if opencl.refuses(lowered, step, layouts) else 1 for step in lowered.steps]
-    taken = []
-
-    def choose(step: Step, shapes: Mapping[str, Shape], where: Mapping[str, str]) -> Dispatch | None:
-        found = [*OpenclDispatcher(opencl.numbers).alternatives(step, shapes, where).items()]
-        if number > len(found):
-            return None
-        taken.append(found[number - 1][0])
-        return found[number - 1][1]
-
-    opencl.choose = choose
-    try:
-        with PairSession.of(cpu, opencl, partition(lowered, layouts, cpu.dnnl.info.block, assigned), model) as session:
-            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
-    finally:
-        opencl.choose = None
-    assert taken or number > 2, "other tiles at least"
-
-
-@ALONE
-@pytest.mark.parametrize("name", MODELS)
-def test_what_crosses_is_moved(cpu: OnednnProcessor, mirrored: OpenclProcessor, tmp_path: Path, name: str) -> None:
-    model, graph = saved(name, tmp_path)
-    assert synchronisation_of(cpu, mirrored)[0] == Synchronisation.events
-    with PairSession.of(cpu, mirrored, _partition(graph, cpu.dnnl.info.block, mirrored, name), model) as session:
-        for _ in range(2):
-            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
 @pytest.mark.parametrize("sharing", list(Sharing))
@@ -191,14 +133,14 @@ def test_polling_is_refused_where_it_cannot_be(cpu: OnednnProcessor, tmp_path: P
             handshake(cpu, gpu, Synchronisation.polling)
         with PairSession.of(cpu, gpu, partitioned, model) as session:
             assert session.synchronisation == Synchronisation.events
-            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+            require_close(session.run(random_inputs(graph)), onnxruntime_reference(model, random_inputs(graph)), 1e-4)
 
 
 @pytest.mark.parametrize("synchronisation", Synchronisation)
 def test_a_processor_that_stops_ends_in_an_error(
     cpu: OnednnProcessor, tmp_path: Path, synchronisation: Synchronisation
 ) -> None:
-    """Within the limit of a wait and what finishing takes; the session can be closed, and another one run."""
+    """Within the limit of a wait and what finishing takes; it can be closed; another one runs, and frees its memory."""
     model, graph = saved("vgg", tmp_path)
     inputs = random_inputs(graph)
     with QueueProcessor(hangs_before=4, limit_seconds=0.5) as gpu:
@@ -212,8 +154,11 @@ def test_a_processor_that_stops_ends_in_an_error(
                 session.run(inputs)
         with pytest.raises(DeviceError, match="was closed"):
             session.run(inputs)
-    with QueueProcessor() as gpu, PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
-        require_close(session.run(inputs), _reference(model, graph), 1e-4)
+    with QueueProcessor() as gpu:
+        with PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
+            assert gpu.memory
+            require_close(session.run(inputs), onnxruntime_reference(model, inputs), 1e-4)
+        assert not gpu.memory
 
 
 @pytest.mark.parametrize("synchronisation", Synchronisation)
@@ -226,7 +171,7 @@ def test_a_kernel_that_fails_ends_in_an_error(cpu: OnednnProcessor, tmp_path: Pa
         with session, pytest.raises(DeviceError, match="the double failed: out of order"):
             session.run(random_inputs(graph))
         with PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
-            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
+            require_close(session.run(random_inputs(graph)), onnxruntime_reference(model, random_inputs(graph)), 1e-4)
 
 
 def test_a_slow_processor_is_waited_for(cpu: OnednnProcessor, tmp_path: Path) -> None:
@@ -235,17 +180,7 @@ def test_a_slow_processor_is_waited_for(cpu: OnednnProcessor, tmp_path: Path) ->
     with QueueProcessor(pause_seconds=0.03) as gpu:
         partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "slow")
         with PairSession.of(cpu, gpu, partitioned, model, Synchronisation.polling) as session:
-            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
-
-
-def test_memory_is_freed_with_the_session(cpu: OnednnProcessor, tmp_path: Path) -> None:
-    model, graph = saved("vgg", tmp_path)
-    with QueueProcessor() as gpu:
-        partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "memory")
-        for synchronisation in Synchronisation:
-            with PairSession.of(cpu, gpu, partitioned, model, synchronisation):
-                assert gpu.memory
-            assert not gpu.memory
+            require_close(session.run(random_inputs(graph)), onnxruntime_reference(model, random_inputs(graph)), 1e-4)
 
 
 def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
@@ -262,20 +197,19 @@ def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channel", "message"), [(0, "not between 0 and 24"), (24, "not between 0"), (12, "not at multiples of")]
+    ("last", "message"),
+    [
+        ([Split(0)], "not between 0 and 24"),
+        ([Split(24)], "not between 0"),
+        ([Split(12)], "not at multiples of"),
+        ([], r"(\d+) assignments for (?!\1)\d+ steps"),
+    ],
 )
-def test_splits_elsewhere_are_refused(cpu: OnednnProcessor, channel: int, message: str) -> None:
+def test_splits_elsewhere_and_plans_of_another_model_are_refused(cpu: OnednnProcessor, last: list[Split], message: str) -> None:
     lowered = lower(vgg())
-    assignments = [Split(channel) if k == len(lowered.steps) - 1 else 1 for k in range(len(lowered.steps))]
+    assignments = [*[1] * (len(lowered.steps) - 1), *last]
     with pytest.raises(ModelError, match=message):
         partition(lowered, activation_layouts(lowered, BLOCKED), cpu.dnnl.info.block, assignments)
-
-
-def test_plans_of_another_model_are_refused(cpu: OnednnProcessor) -> None:
-    lowered, block = lower(vgg()), cpu.dnnl.info.block
-    layouts, count = activation_layouts(lowered, BLOCKED), len(lowered.steps)
-    with pytest.raises(ModelError, match=f"1 assignments for {count} steps"):
-        partition(lowered, layouts, block, [0])
 
 
 def test_a_handshake_is_measured(cpu: OnednnProcessor) -> None:
@@ -304,8 +238,7 @@ def test_a_wrong_index_ends_the_waits_of_the_gpu(
                 session.run({"which": np.array([1, 2, 3, 99])})
             assert monotonic() - begin < 10  # not the limit of a wait
             which = np.array([1, 2, 3, -1])
-            found = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(["known", "y"], {"which": which})
-            require_close(session.run({"which": which}), dict(zip(["known", "y"], found, strict=True)), 1e-4)
+            require_close(session.run({"which": which}), onnxruntime_reference(model, {"which": which}), 1e-4)
 
 
 _BLOCK = 16
@@ -328,25 +261,21 @@ def _bytes(moves: tuple[tuple[Region, ...], ...]) -> list[int]:
         ([1, 1, 1, 1], [4096, 0, 0, 0], [0, 0, 0, 128]),  # the input, and the output
         ([0, 1, 1, 0], [0, 8192, 0, 0], [0, 0, 8192, 0]),
         ([1, 0, 1, 1], [4096, 0, 8192, 0], [8192, 0, 0, 128]),
+        # of halves the other's comes in, one's own goes out; both are dense
+        ([Split(16), Split(16), Split(16), 1], [4096, 4096, 4096, 4096], [4096, 4096, 0, 128]),
     ],
 )
-def test_what_one_writes_and_the_other_reads_is_moved(assigned: list[int], moved_in: list[int], moved_out: list[int]) -> None:
+def test_what_one_writes_and_the_other_reads_is_moved(
+    assigned: list[int | Split], moved_in: list[int], moved_out: list[int]
+) -> None:
     lowered = lower(_graph())
     made = partition(lowered, activation_layouts(lowered, BLOCKED), _BLOCK, assigned)
-    found = crossings(made, _BLOCK)
-    assert [_bytes(one) for one in found] == [moved_in, moved_out]
-
-
-def test_halves_move_halves() -> None:
-    """The other half of a tensor comes in, one's own goes out; both are dense."""
-    lowered = lower(_graph())
-    halves = [Split(16), Split(16), Split(16), 1]
-    made = partition(lowered, activation_layouts(lowered, BLOCKED), _BLOCK, halves)
-    moved_in, moved_out = (
-        [size for size, lane in zip(_bytes(one), made.lanes, strict=True) if lane] for one in crossings(made, _BLOCK)
-    )
-    assert moved_in == [4096, 4096, 4096, 4096]
-    assert moved_out == [4096, 4096, 0, 128]
+    halves = len(made.lanes) > len(assigned)
+    found = [
+        [size for size, lane in zip(_bytes(one), made.lanes, strict=True) if lane or not halves]
+        for one in crossings(made, _BLOCK)
+    ]
+    assert found == [moved_in, moved_out]
 
 
 def test_strides_become_rows() -> None:
