@@ -38,9 +38,6 @@ def _written(*lines: str, shape: tuple[int, ...] = _LINE, **constants: object) -
 
 
 _GELUS: Mapping[str, Form] = {
-    "gelu of quotients": _written(
-        "Div x root > a", "Erf a > b", "Add b one > c", "Mul x c > d", "Mul d half > y", root=_ROOT, one=1.0, half=0.5
-    ),
     "gelu of halves first": _written(
         "Mul x half > h", "Mul x root > a", "Erf a > b", "Add one b > c", "Mul h c > y", root=_ROOT / 2, one=1.0, half=0.5
     ),
@@ -115,7 +112,6 @@ _PAIRS: Mapping[str, Form] = {
     ),
     "product of vectors": one("MatMul", "x z", {"x": (7,), "z": (7,)}),
     **{f"{op.lower()}, both broadcast": _pair(op, (1, 6, 1, 10), (1, 1, 8, 1)) for op in ("Sub", "Div", "Min", "Max", "Add")},
-    "max of three": Form((node("Max", "x k l"),), {"x": IMAGE}, {"k": value((6, 1, 1)), "l": value((10,))}),
     "prelu by channel": one("PRelu", "x s", constants={"s": (6, 1, 1)}),
 }
 
@@ -148,12 +144,6 @@ _REDUCED: Mapping[str, Form] = {
 }
 
 _NORMS: Mapping[str, Form] = {
-    **{
-        f"batch of {shape}, normalised": one(
-            "BatchNormalization", "x s b m v", shape, {**dict.fromkeys("sbm", (6,)), "v": np.ones(6)}
-        )
-        for shape in ((2, 6), (2, 6, 1, 1, 1))
-    },
     "layers whose shift is stored first": one("LayerNormalization", "x s b", _LINE, {"b": (7,), "s": (7,)}),
     **{
         f"layers that hand out {told}": one(

@@ -29,8 +29,6 @@ from edgeplan.graph.kernel_nodes import executed_graph
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.operators import base
-from edgeplan.graph.operators.registry import SPECS
-from edgeplan.graph.shapes import free
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.bands import Region, banded
@@ -197,10 +195,6 @@ def _run(dnnl: Dnnl, folder: Path, seeds: range) -> Counter[str]:
     return counts
 
 
-def test_the_operators_that_are_drawn_are_known() -> None:
-    assert set(SPECS) >= set(DRAWN)
-
-
 @pytest.mark.parametrize("first", range(0, 60, _GROUP))
 def test_random_models_agree(dnnl: Dnnl, tmp_path: Path, first: int) -> None:
     _run(dnnl, tmp_path, range(first, first + _OF_GROUP))
@@ -340,8 +334,3 @@ def test_parts_of_steps_have_names_of_their_own(tmp_path: Path) -> None:
         for way, names in _divided(lowered, activation_layouts(lowered, BLOCKED)).items():
             assert not set(names) & lowered.shapes.keys()
             assert len(set(names)) >= len(plain[way])
-
-
-def test_a_name_that_is_free_is_the_one_wanted_or_numbered() -> None:
-    assert free("y", {"x"}) == "y"
-    assert free("y", {"y", "y~1", "y~3"}) == "y~2"

@@ -14,7 +14,6 @@ from random_graphs import graphs
 
 from depth import MANY, by_day
 from edgeplan.engines.base import random_inputs
-from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute, Graph
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.onnx.read import from_onnx, load_onnx
@@ -68,14 +67,6 @@ def test_a_mean_over_the_image_is_global_pooling(opset: int, as_input: bool, kee
     assert graph.operators[0].integers("axes", ()) == (2, 3)
 
 
-@pytest.mark.parametrize("op_type", ["Gemm", "MatMul"])
-def test_a_layer_without_bias_is_fully_connected(op_type: str) -> None:
-    nodes = [node("Flatten", ["x"], ["f"], name="f"), node(op_type, ["f", "w"], ["y"], name="fc")]
-    graph = from_onnx(model(nodes, [weight("w", 256, 10)]))
-    assert _kinds(graph) == ["reshape", "fc"]
-    assert graph.operators[1].weights == ("w",)
-
-
 @pytest.mark.parametrize(("opset", "as_input"), [(6, False), (11, True), (17, True)])
 @pytest.mark.parametrize(("low", "high", "expected"), [(0.0, 6.0, "relu6"), (-1.0, 1.0, "clip")])
 def test_clip_in_both_its_forms(opset: int, as_input: bool, low: float, high: float, expected: str) -> None:
@@ -104,18 +95,6 @@ def test_an_unknown_operator_is_named(op_type: str, domain: str, shown: str) -> 
     assert "docs/operators.md" in error.next_step
     assert ("Relu" in error.next_step) == (op_type == "Relu")
     assert len(error.next_step) < 100
-
-
-def test_exported_models_name_their_tensors_and_come_back(tmp_path: Path) -> None:
-    """Files hold single precision, whose numbers are read as they were written: profiles are found by what builders say."""
-    b = GraphBuilder("net", (1, 3, 8, 8))
-    graph = b.build(b.fc(b.flatten(b.gap(b.relu(b.bn(b.conv(b.input, 8, 3))))), 5))
-    made = to_onnx(graph, seed=4)
-    assert [n.name for n in made.graph.node] == [op.name for op in graph.operators]
-    assert to_onnx(graph, seed=4).SerializeToString(deterministic=True) == made.SerializeToString(deterministic=True)
-    read = load_onnx(save_onnx(graph, tmp_path / "net.onnx", seed=4))
-    assert read.operators == graph.operators
-    assert 1e-05 in read.operators[1].attributes.values()
 
 
 def test_dropout_in_training_is_refused() -> None:
@@ -167,9 +146,7 @@ def test_exported_models_are_valid_run_and_come_back(name: str, tmp_path: Path) 
     path = save_onnx(graph, tmp_path / "m.onnx")
     onnx.checker.check_model(path, full_check=True)
     back = load_onnx(path)
-    assert [(o.name, o.op_type, o.inputs, o.weights, o.outputs) for o in back.operators] == [
-        (o.name, o.op_type, o.inputs, o.weights, o.outputs) for o in graph.operators
-    ]
+    assert back.operators == graph.operators  # to the last digit of attributes: profiles are found by what builders say
     assert all(back.tensors[name] == tensor for name, tensor in graph.tensors.items())
     for output, found in zip(graph.outputs, onnxruntime_outputs(path, random_inputs(graph)), strict=True):
         assert found.shape == graph.shape(output)

@@ -19,7 +19,7 @@ from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph, Tensor
-from edgeplan.graph.kernel_nodes import AROUND, REORDER, copies_graph, executed_graph, node_config, reorder_config
+from edgeplan.graph.kernel_nodes import AROUND, REORDER, copies_graph, node_config, reorder_config
 from edgeplan.graph.kernels import split_kernels
 from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.read import from_onnx
@@ -189,15 +189,6 @@ def test_a_copy_computes_what_the_kernel_does_in_its_model(name: str) -> None:
         found = onnxruntime_outputs(built, {mine: values[theirs] for mine, theirs in zip(copy.inputs, outside, strict=True)})
         for value, output in zip(found, kernel.outputs, strict=True):
             np.testing.assert_allclose(value, values[output], atol=_TOLERANCE * np.abs(values[output]).max())
-
-
-@pytest.mark.parametrize("name", _ZOO)
-def test_by_rules_every_operator_lies_in_one_node(name: str) -> None:
-    graph = _zoo(name)
-    model = executed_graph(None, graph, _RULES)
-    assert Counter(op for one in model.nodes for op in one.operators) == Counter(op.name for op in graph.operators)
-    assert model.told_by.startswith("fusion rules")
-    assert all(NodeConfig.from_json(one.config.to_json()) == one.config for one in model.nodes)
 
 
 def test_models_of_other_types_are_written_as_they_are() -> None:

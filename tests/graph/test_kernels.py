@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partition_models import meshes
 
 from depth import examples
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
 from edgeplan.graph.ir import Graph, Operator
-from edgeplan.graph.kernels import make_kernel, split_kernels
+from edgeplan.graph.kernels import split_kernels
 from edgeplan.graph.kinds import (
     graph_macs,
     graph_memory_access_bytes,
@@ -104,22 +104,6 @@ def test_an_operator_read_twice_does_not_fuse_unless_told() -> None:
     assert types(graph, rules(*fused, **{"multi-outbound": 2})) == ["conv++hswish", "relu", "add"]
 
 
-def test_fusion_never_closes_a_cycle() -> None:
-    b = GraphBuilder("cycle", (1, 16, 8, 8))
-    x = b.relu(b.input)
-    y = b.conv(x, 16, 3)
-    graph = b.build(b.add(x, y))  # relu++add would need the convolution, which needs the relu
-    found = split_kernels(graph, rules("relu_add", **{"multi-inbound": 1, "multi-outbound": 2}))
-    assert [k.type for k in found] == ["relu", "conv", "add"]
-
-
-def test_an_output_of_the_graph_is_kept() -> None:
-    b = GraphBuilder("outputs", (1, 16, 8, 8))
-    x = b.conv(b.input, 16, 3)
-    graph = b.build(x, b.relu(x))
-    assert types(graph, rules("conv_relu")) == ["conv", "relu"]
-
-
 def test_duplicates_run_once_and_let_their_producer_fuse() -> None:
     b = GraphBuilder("twins", (1, 16, 8, 8))
     x = b.conv(b.input, 16, 3)
@@ -171,47 +155,8 @@ def test_a_very_deep_graph_needs_no_recursion_and_little_time() -> None:
     assert len(split_kernels(b.build(x), rules("relu_relu"))) == 1
 
 
-@pytest.mark.parametrize("tail", [(), ("bn",), ("add", "hswish"), ("bn", "relu", "add", "relu6")])
-def test_a_convolution_with_its_tail_is_described_whole(tail: tuple[str, ...]) -> None:
-    b = GraphBuilder("k", (1, 3, 11, 11))
-    x = b.conv(b.input, 8, 5, 2, dilation=2, name="c")
-    side = b.add_input("side", b.shape(x))
-    for step in tail:
-        steps = {"bn": lambda x: b.bn(x, name="bn"), "add": lambda x: b.add(x, side, name="add")}
-        x = steps[step](x) if step in steps else b.activation(x, step, name=step)
-    found = make_kernel(b.build(x), ["c", *tail])
-    assert (found.name, found.kind, found.members, found.outputs) == ("c", "conv", ("c", *tail), (x,))
-    assert found.inputs == (("input", "side") if "add" in tail else ("input",))
-    assert found.type == "++".join(["conv", *tail])
-
-
-KINDS = ("conv", "bn", "relu", "hswish", "add", "mul", "maxpool", "split")
+KINDS = ("conv", "relu", "add", "mul", "maxpool", "concat", "dwconv", "reshape")
 PAIRS = [f"{a}_{b}" for a in KINDS for b in KINDS]
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> Graph:
-    b = GraphBuilder("random", (1, 4, 6, 6))
-    tensors = [b.input]
-    for what in draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=25)):
-        x, y = (tensors[-1 - draw(st.integers(0, min(5, len(tensors) - 1)))] for _ in range(2))
-        match what:
-            case "conv":
-                tensors.append(b.conv(x, 4, 3))
-            case "bn":
-                tensors.append(b.bn(x))
-            case "maxpool":
-                tensors.append(b.maxpool(x, 3, 1, 1))
-            case "add":
-                tensors.append(b.add(x, y))
-            case "mul":
-                tensors.append(b.mul(x, y))
-            case "split":
-                tensors.append(b.concat(b.split(x, (2, 2))))
-            case _:
-                tensors.append(b.activation(x, what))
-    outputs = draw(st.sets(st.sampled_from(tensors[1:]), max_size=2))
-    return b.build(*sorted(outputs | {tensors[-1]}))
 
 
 @st.composite
@@ -223,13 +168,13 @@ def rule_sets(draw: st.DrawFn) -> FusionRules:
         "multi-inbound": draw(st.integers(0, 2)),
         "multi-outbound": draw(st.integers(0, 2)),
         "merges_duplicates": draw(st.booleans()),
-        "patterns": draw(st.sampled_from([[], [["relu", "bn", "relu"]], [["conv", "maxpool"], ["split", "concat"]]])),
+        "patterns": draw(st.sampled_from([[], [["reshape", "relu", "reshape"]], [["conv", "maxpool"], ["concat", "conv"]]])),
     }
     return FusionRules.model_validate(document)
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(graphs(), rule_sets())
+@given(meshes(), rule_sets())
 def test_kernels_partition_the_operators_in_a_runnable_order(graph: Graph, rules: FusionRules) -> None:
     kernels = split_kernels(graph, rules)
     members = [name for kernel in kernels for name in kernel.members]

@@ -239,48 +239,40 @@ def test_files_of_sparse_tensors_bodies_and_attributes_are_found() -> None:
     assert set(external_locations(model)) == wanted == {tensor.name for tensor in _tensors(model)}
 
 
-_HALVES = [TensorProto.FLOAT16, TensorProto.BFLOAT16]
-_BODIES: Mapping[str, Callable[[int], list[onnx.NodeProto]]] = {
-    "a constant": lambda kind: [
-        helper.make_node("Constant", [], ["k"], value=helper.make_tensor("", kind, [], [0.3])), node("Mul", "a k", "r"),
-    ],
-    "a cast and back": lambda kind: [
-        node("Cast", "a", "f", to=TensorProto.FLOAT), node("Tanh", "f", "t"), node("Cast", "t", "r", to=kind),
-    ],
-    "a cast like another": lambda _: [
-        node("Cast", "a", "f", to=TensorProto.FLOAT), node("Tanh", "f", "t"), node("CastLike", "t a", "r"),
-    ],
-    "a shape that is filled": lambda kind: [
-        node("Shape", "a", "s"),
-        helper.make_node("ConstantOfShape", ["s"], ["f"], value=helper.make_tensor("", kind, [1], [0.3])),
-        node("Mul", "a f", "r"),
-    ],
-    "a branch": lambda kind: [
-        node("Shape", "a", "s"), node("ReduceMax", "s", "m", keepdims=0), node("Cast", "m", "c", to=TensorProto.BOOL),
-        helper.make_node("If", ["c"], ["r"], **{
-            side: helper.make_graph(
-                [helper.make_node("Constant", [], ["k"], value=helper.make_tensor("", kind, [], [0.3])), node(op, "a k", "o")],
-                side, [], [helper.make_tensor_value_info("o", kind, None)],
-            ) for side, op in (("then_branch", "Mul"), ("else_branch", "Add"))
-        }),
-    ],
-}  # fmt: skip
+def _body(kind: int) -> list[onnx.NodeProto]:
+    """From `a` to `r`: a constant, a cast and back, a cast like another, a shape that is filled, and a branch."""
+
+    def constant(name: str) -> onnx.NodeProto:
+        return helper.make_node("Constant", [], [name], value=helper.make_tensor("", kind, [], [0.3]))
+
+    def side(op: str) -> onnx.GraphProto:
+        written = helper.make_tensor_value_info("o", kind, None)
+        return helper.make_graph([constant("q"), node(op, "n q", "o")], "side", [], [written])
+
+    filled = helper.make_tensor("", kind, [1], [0.3])
+    return [
+        constant("k"), node("Mul", "a k", "m"),
+        node("Cast", "m", "f", to=TensorProto.FLOAT), node("Tanh", "f", "t"), node("Cast", "t", "c", to=kind),
+        node("Cast", "c", "g", to=TensorProto.FLOAT), node("Tanh", "g", "u"), node("CastLike", "u a", "l"),
+        node("Shape", "l", "s"), helper.make_node("ConstantOfShape", ["s"], ["z"], value=filled), node("Mul", "l z", "n"),
+        node("ReduceMax", "s", "e", keepdims=0), node("Cast", "e", "d", to=TensorProto.BOOL),
+        helper.make_node("If", ["d"], ["r"], then_branch=side("Mul"), else_branch=side("Add")),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", _HALVES)
-@pytest.mark.parametrize("body", _BODIES)
-def test_functions_of_half_precision(tmp_path: Path, body: str, kind: int) -> None:
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_functions_of_half_precision(tmp_path: Path, kind: int) -> None:
     """Told to compute in single precision a function is what it is without: the same nodes in its place."""
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     stored = {"w": values(4, 3, 3, 3).astype(dtype), "b": values(4).astype(dtype)}
     end = node("Conv", "h w b")
     given = {"x": (1, 3, 8, 8)}
     called = made([helper.make_node("Mine", ["x"], ["h"], domain="mine"), end], given, stored, kind=kind)
-    function = helper.make_function("mine", "Mine", ["a"], ["r"], _BODIES[body](kind), [helper.make_opsetid("", 17)])
+    function = helper.make_function("mine", "Mine", ["a"], ["r"], _body(kind), [helper.make_opsetid("", 17)])
     function.value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [1, 3, 8, 8]))
     called.functions.append(function)
     called.opset_import.append(helper.make_opsetid("mine", 1))
-    plain = made([node("Identity", "x", "a"), *_BODIES[body](kind), node("Identity", "r", "h"), end], given, stored, kind=kind)
+    plain = made([node("Identity", "x", "a"), *_body(kind), node("Identity", "r", "h"), end], given, stored, kind=kind)
     x = values(1, 3, 8, 8, seed=2)
     results: list[Array] = []
     for name, model in (("called", called), ("plain", plain)):
@@ -293,44 +285,22 @@ def test_functions_of_half_precision(tmp_path: Path, body: str, kind: int) -> No
         np.testing.assert_allclose(found, results[0], rtol=1e-5, atol=1e-6)
 
 
-def _external_shape(folder: Path, location: str = "m.data", **entries: str) -> Path:
-    """A model whose Reshape's shape lies in another file, after 8 other bytes."""
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [({"length": "8"}, "holds 8 bytes"), ({"offset": "-8"}, "does not say where"), ({"offset": "some"}, "does not say where")],
+)
+def test_constants_elsewhere_are_refused(tmp_path: Path, entries: dict[str, str], said: str) -> None:
     model = made([node("Reshape", "x s", name="r")], {"x": IMAGE}, {"s": np.array([1, 256])})
     (shape,) = model.graph.initializer
-    (folder / "m.data").write_bytes(b"\0" * 8 + shape.raw_data)
+    (tmp_path / "m.data").write_bytes(b"\0" * 8 + shape.raw_data)
     shape.ClearField("raw_data")
     shape.data_location = TensorProto.EXTERNAL
-    for key, text in ({"location": location, "offset": "8", "length": "16"} | entries).items():
+    for key, text in ({"location": "m.data", "offset": "8", "length": "16"} | entries).items():
         shape.external_data.add(key=key, value=text)
-    return write(model, folder / "m.onnx")
-
-
-def test_small_constants_beside_the_model_are_read_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model").mkdir()
-    path = _external_shape(tmp_path / "model")
-    (tmp_path / "m.data").write_bytes(b"\1" * 24)  # in the working directory, and none of the model's
-    for folder in (tmp_path, tmp_path / "model"):
-        monkeypatch.chdir(folder)
-        graph = load_onnx(path)
-        assert graph.operators[0].integers("shape", ()) == (1, 256)
-        assert graph.shape("y") == (1, 256)
-
-
-@pytest.mark.parametrize(
-    ("location", "entries", "said"),
-    [
-        ("m.data", {"length": "8"}, "holds 8 bytes"),
-        ("m.data", {"offset": "-8"}, "does not say where"),
-        ("m.data", {"offset": "some"}, "does not say where"),
-    ],
-)
-def test_constants_elsewhere_are_refused(tmp_path: Path, location: str, entries: dict[str, str], said: str) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "m.data").write_bytes(b"\0" * 24)
-    path = _external_shape(tmp_path / "model", location, **entries)
+    path = write(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=f"constant 's'.*{said}") as caught:
         load_onnx(path)
-    assert caught.value.where in (str(path), str(path.parent / "m.data"))
+    assert caught.value.where in (str(path), str(tmp_path / "m.data"))
     assert caught.value.next_step
 
 

@@ -115,9 +115,7 @@ def test_one_symbol_has_one_size_in_all_inputs(tmp_path: Path) -> None:
     [
         (("z=1,3,4,4",), "no input 'z'"),
         (("x=1,4,4,4",), "is of shape"),
-        (("x=1,3,4",), "is of shape"),
         (("x=1,3,0,4",), "is no shape"),
-        (("x=1,3,a,4",), "is no shape"),
         (("x",), "names no input"),
         (("x=1,3,4,4", "x=1,3,4,4"), "given twice"),
         (("x=1,3,1000000,1000000",), "more than 4 GB"),
@@ -201,13 +199,7 @@ def test_a_branch_of_another_shape_is_refused_with_the_recipe(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [
-        ("sr=fast", "is no int64"),
-        ("sr=1.5", "is no int64"),
-        ("sr=1,2", "2 numbers"),
-        ("rate=1", "no input 'rate'"),
-        ("sr", "names"),
-    ],
+    [("sr=1.5", "is no int64"), ("sr=1,2", "2 numbers"), ("rate=1", "no input 'rate'"), ("sr", "names")],
 )
 def test_values_of_another_kind_are_refused(tmp_path: Path, value: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
@@ -293,13 +285,9 @@ def _model(path: Path, *inputs: Axes) -> Path:
     ("inputs", "shapes", "message"),
     [
         ((FIXED,), (), "the batch of x0 is fixed at 1"),
-        (((4, 3, 8, 8),), (), "the batch of x0 is fixed at 4"),
-        (((1, "height"),), ("x0=1,5",), "the batch of x0 is fixed at 1"),
-        ((FIXED, FIXED), (), "the batch of x0 is fixed at 1"),
         (((8, 3), (1, 3)), (), "the batch of x1 is fixed at 1"),
         ((OPEN,), ("x0=2,3,8,8",), "the batch of x0 is 2 by its shape and 8 by --batch"),
         ((("batch_size", 3), ("N", 3)), ("x1=2,3",), "the batch of x1 is 2 by its shape and 8 by --batch"),
-        ((("N", 3), ("N", 5)), ("x0=2,3",), "the batch of x0 is 2 by its shape and 8 by --batch"),
         (((3, "batch"),), ("x0=3,2",), "the batch of x0 is 2 by its shape and 8 by --batch"),
         (((),), (), "no input has a batch"),
     ],
@@ -316,9 +304,7 @@ def test_a_batch_that_cannot_be_had_is_refused(
 @pytest.mark.parametrize(
     ("inputs", "shapes", "wanted"),
     [
-        ((OPEN,), (), [(8, 3, 8, 8)]),
         (((8, 3, 8, 8),), (), [(8, 3, 8, 8)]),  # it is what the file says anyway
-        ((OPEN,), ("x0=8,3,8,8",), [(8, 3, 8, 8)]),
         ((OPEN, ("N", 5)), ("x1=8,5",), [(8, 3, 8, 8), (8, 5)]),
         (((3, "batch"),), (), [(3, 8)]),
         ((("N", 3), (1, 5)), (), [(8, 3), (1, 5)]),

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx
 from hypothesis import strategies as st
 from model_file_runs import each_way, onnxruntime_outputs, write
-from onnx import helper, numpy_helper
+from model_file_runs import made as model_of
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from edgeplan.chapters.cold_start.api import read_model
@@ -64,20 +65,13 @@ class Drawing:
         return name
 
     def model(self, *outputs: str) -> onnx.ModelProto:
-        def value(name: str, dtype: np.dtype[Any], shape: Sequence[int] | None) -> onnx.ValueInfoProto:
-            return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
-
+        inputs = {name: (helper.np_dtype_to_tensor_dtype(given.dtype), given.shape) for name, given in self.inputs.items()}
+        model = model_of(self.nodes, inputs, self.constants, output=" ".join(outputs), opset=21)
         zeros = {made.output[0]: made.input[2] for made in self.nodes if made.op_type == "QuantizeLinear"}
-        of_float = np.dtype(np.float32)
-        types = {name: self.constants[zeros[name]].dtype if name in zeros else of_float for name in outputs}
-        body = helper.make_graph(
-            self.nodes,
-            "drawn",
-            [value(name, given.dtype, given.shape) for name, given in self.inputs.items()],
-            [value(name, dtype, None) for name, dtype in types.items()],
-            [numpy_helper.from_array(given, name) for name, given in self.constants.items()],
-        )
-        model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        for written in model.graph.output:
+            if written.name in zeros:
+                kind = self.constants[zeros[written.name]].dtype
+                written.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(kind)
         return onnx.shape_inference.infer_shapes(model) if any(made.op_type == "Mish" for made in self.nodes) else model
 
     def wanted(self, *outputs: str) -> list[Array]:

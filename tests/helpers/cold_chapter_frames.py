@@ -112,7 +112,6 @@ def plan_rows() -> list[dict[str, Any]]:
 
 
 def evidence(**changes: Any) -> ColdEvidence:
-    """The chapter's measurements."""
     parts: dict[str, Any] = {
         "runs": pd.DataFrame(run_rows()),
         # 2 MB must be read at least: at 100 MB/s that takes 20 ms
@@ -132,5 +131,4 @@ def evidence(**changes: Any) -> ColdEvidence:
 
 
 def frame_names() -> Sequence[str]:
-    """Names of the tables of `ColdEvidence`."""
     return [name for name, value in vars(evidence()).items() if isinstance(value, pd.DataFrame)]

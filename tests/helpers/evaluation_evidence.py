@@ -60,7 +60,6 @@ def _sweeps() -> pd.DataFrame:
 
 
 def full_evidence() -> Evidence:
-    """Evidence with every part present."""
     rng = np.random.default_rng(11)
     models = _models(rng)
     shares = rng.dirichlet(np.array([20.0, 6.0, 2.0, 1.0, 1.0]), len(models))

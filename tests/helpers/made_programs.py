@@ -37,8 +37,6 @@ _BUILD = Path(__file__).parents[2] / "native" / "build.py"
 
 
 class Event(ctypes.Structure):
-    """Mirrors `Event` of the library."""
-
     _fields_ = (
         ("function", ctypes.c_char * 64),
         ("thread", ctypes.c_int64),
@@ -59,7 +57,6 @@ def compiler() -> list[str]:
 
 
 def build_fake(folder: Path) -> FakeOnednn:
-    """Build the library that stands for oneDNN."""
     path = folder / "libfake_onednn.so"
     command = [*compiler(), "-x", "c", "-O1", "-shared", "-fPIC", "-pthread", str(_SOURCE), "-o", str(path)]
     subprocess.run(command, check=True)
@@ -76,7 +73,6 @@ class FakeOnednn:
         self.info = LibraryInfo(self.path, "3.99.0", "fake", "OpenMP", "avx2", 8, exact_bytes=True)
 
     def reset(self) -> None:
-        """Forget rules and events."""
         self._library.fake_reset()
 
     def rule(self, function: str, nth: int = 0, *, status: int = 0, delay_us: int = 0) -> None:
@@ -99,7 +95,6 @@ class FakeOnednn:
         return [event for event in found if event.function == f"dnnl_{function}".encode()]
 
     def open(self, folder: Path, **how: Any) -> NativeSession:
-        """Open a plan folder with it."""
         return open_session(folder, library=self.path, **how)
 
 
@@ -111,17 +106,14 @@ class Chain:
 
     @staticmethod
     def of(steps: int) -> Chain:
-        """A chain of so many steps."""
         return Chain(np.random.default_rng(7).standard_normal((steps, VALUES), np.float32))
 
     @property
     def inputs(self) -> dict[str, Array]:
-        """Return the input."""
         return {"x": np.arange(VALUES, dtype=np.float32)}
 
     @property
     def wanted(self) -> Array:
-        """Return the output."""
         x = self.inputs["x"]
         for weights in self.weights:
             x = np.float32(0.5) * (x + weights) + np.float32(1)
@@ -129,7 +121,6 @@ class Chain:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps."""
         return len(self.weights)
 
 

@@ -46,12 +46,10 @@ def node(op_type: str, reads: str | Sequence[str], writes: str | Sequence[str] =
 
 
 def weight(name: str, *shape: int, kind: type = np.float32) -> TensorProto:
-    """A constant of this shape."""
     return numpy_helper.from_array(np.full(shape, 0.25, dtype=kind), name)
 
 
 def integers(name: str, *given: int) -> TensorProto:
-    """A constant vector of these numbers."""
     return numpy_helper.from_array(np.array(given, dtype=np.int64), name)
 
 
@@ -118,7 +116,6 @@ def made(
 
 
 def write(model: onnx.ModelProto, path: Path) -> Path:
-    """Write a model, its folder, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(model.SerializeToString())
     return path

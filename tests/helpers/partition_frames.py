@@ -63,12 +63,10 @@ def samples(count: int = 60, seed: int = 3) -> pd.DataFrame:
 
 @cache
 def trained(count: int = 60) -> Trained:
-    """Predictors of them."""
     return train_pair(samples(count), DISPATCHER, ABOUT, trials=1, test_share=0.2, seed=1)
 
 
 def layer_rows(kind: str, name: str, us: dict[str, float], **more: float) -> pd.DataFrame:
-    """Rows of one layer."""
     about = {"kind": kind, "name": name, "channels": 16, "now": 16, "outputs": 64, **more}
     return pd.DataFrame([{**about, "way": way, "us": value} for way, value in us.items()])
 
@@ -213,8 +211,6 @@ _SPREAD = 2.2
 
 
 class Builder:
-    """Collects operators."""
-
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)  # noqa: S311 (instances, not secrets)
         self.operators: list[dict[str, Any]] = []

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from model_file_runs import made
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
@@ -46,15 +47,12 @@ class Drawing:
         return found
 
     def one(self, *options: Any) -> Any:
-        """One of some options."""
         return options[self.rng.integers(len(options))]
 
     def sizes(self, count: int, least: int = 1, most: int = 6) -> Shape:
-        """Random sizes."""
         return tuple(int(size) for size in self.rng.integers(least, most + 1, count))
 
     def given(self, shape: Shape) -> str:
-        """An input of the model."""
         name = f"x{len(self.inputs)}"
         self.inputs[name] = self.shapes[name] = shape
         return name
@@ -113,11 +111,8 @@ class Drawing:
         """What was drawn; its outputs are what nothing reads."""
         read = {name for node in self.nodes for name in node.input}
         last = [name for node in self.nodes for name in node.output if name in self.shapes and name not in read]
-        inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.inputs.items() if n in read]
-        outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, self.shapes[n]) for n in last]
-        held = [numpy_helper.from_array(v, n) for n, v in self.constants.items()]
-        body = helper.make_graph(self.nodes, "drawn", inputs, outputs, held)
-        return helper.make_model(body, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
+        inputs = {n: (TensorProto.FLOAT, s) for n, s in self.inputs.items() if n in read}
+        return made(self.nodes, inputs, self.constants, output=" ".join(last), opset=_OPSET)
 
 
 def _unary(**options: Sequence[Any]) -> Callable[[Drawing], None]:

@@ -98,7 +98,6 @@ class Streamed:
 
     @property
     def weights(self) -> Path:
-        """The file of its weights."""
         return self.folder / WEIGHTS_NAME
 
     def planned(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> dict[str, Any]:
@@ -106,7 +105,6 @@ class Streamed:
         return self.document(budget, mode, bytes_per_ms).model_dump()
 
     def document(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> MemoryPlan:
-        """A plan for a budget."""
         program = self.built.program
         reader = Reader(bytes_per_ms, 2)
         made = plan_streaming(self.workload, reader, budget, mode)
@@ -145,7 +143,6 @@ def ran(session: MeasuredStream, inputs: Mapping[str, Array], times: int = 1) ->
 
 
 def outputs_of(found: Mapping[str, bytes], streamed_model: Streamed) -> dict[str, Array]:
-    """Outputs as arrays."""
     borders = streamed_model.built.program.outputs
     return {b.name: np.frombuffer(found[b.name], np.float32).reshape(b.shape) for b in borders}
 
