@@ -138,9 +138,13 @@ _FUSED: Mapping[str, Form] = {
     "SkipLayerNormalization, its sum handed out": _fused(
         "SkipLayerNormalization", "x z g b k", _PAIR, {**_ROW, "k": (12,)}, writes="y - - t"
     ),
-    "SkipSimplifiedLayerNormalization": _fused(
-        "SkipSimplifiedLayerNormalization", "x z g", _PAIR, {"g": (12,)}
-    ),
+    **{
+        f"{op} of small numbers, whose epsilon is smaller": Form(
+            (node("Mul", "x c", "s", "small"), node(op, "s s g", "y", domain=_MS)),
+            {"x": _TOKENS}, {"c": np.full(1, 1e-3, np.float32), "g": value((12,))},
+        )
+        for op in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
+    },
     "SimplifiedLayerNormalization": one("SimplifiedLayerNormalization", "x g", _TOKENS, {"g": (12,)}, axis=-1, epsilon=1e-3),
     **{
         f"LayerNormalization of opset 14, axis {axis}": one(
@@ -149,10 +153,7 @@ _FUSED: Mapping[str, Form] = {
         for axis, shape in ((-1, (12,)), (1, (5, 12)))
     },
     "EmbedLayerNormalization": Form(
-        (  # told its epsilon, whose default is 1e-12 in ONNX Runtime and 1e-5 here
-            node("EmbedLayerNormalization", "i g w p s a b m", "y n", domain=_MS, epsilon=1e-3),
-            node("Cast", "n", "z", "last", to=1),
-        ),
+        (node("EmbedLayerNormalization", "i g w p s a b m", "y n", domain=_MS), node("Cast", "n", "z", "last", to=1)),
         {"i": (2, 5), "g": (2, 5), "m": (2, 5)},
         {"w": value((9, 12)), "p": value((7, 12)), "s": value((3, 12)), "a": value((12,)), "b": value((12,))},
         outputs=("y", "z"), types=dict.fromkeys("igm", _INT),

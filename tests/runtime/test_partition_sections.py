@@ -26,6 +26,7 @@ from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, Extent, cut_sections, extent, why_not_cut
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.ranges import cut_ranges
 from edgeplan.workloads.registry import Workload
 
 Array = npt.NDArray[Any]
@@ -225,3 +226,11 @@ def test_both_processors_compute_parts_of_a_step(
         found = session.run(model.inputs)
     for output, values in expected.items():
         np.testing.assert_allclose(found[output], values, rtol=1e-4, atol=1e-5 * np.abs(values).max())
+
+
+def test_streamed_parts_of_factors_are_of_their_channels(tmp_path: Path) -> None:
+    """Also where they have an axis before that of the channels."""
+    lowered = Saved(MODELS["factors"](), tmp_path).lowered
+    found = cut_ranges(lowered, activation_layouts(lowered, BLOCKED), 8, lambda _: 1)
+    parts = [(part.axis, part.start, part.stop) for part in found.weights.values() if part.whole == "factor"]
+    assert parts == [(1, 8 * k, 8 * k + 8) for k in range(5)]

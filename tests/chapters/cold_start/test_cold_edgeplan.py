@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, measure_runs
 from edgeplan.engines.base import random_inputs
-from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
@@ -55,12 +52,6 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path_facto
     return _planned(dnnl, planned, model, tmp_path_factory.mktemp("planned") / "plan")
 
 
-@pytest.fixture
-def own(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> Path:
-    """A plan of the test's own, as is its model, to be damaged."""
-    return _planned(dnnl, planned, save_onnx(_graph(), tmp_path / "small.onnx"), tmp_path / "plan")
-
-
 def test_a_plan_is_measured_beside_the_others(folder: Path, model: Path, tmp_path: Path) -> None:
     knobs = ColdSettings(settings=("edgeplan",), threads=(2,), repeats=1, warm_runs=2)
     ready = {("small", "edgeplan", 2): prepared_plan(folder)}
@@ -93,7 +84,8 @@ def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path) -> None:
     assert mine <= named
 
 
-def test_a_run_without_its_cache_or_of_another_model_says_so(own: Path, tmp_path: Path) -> None:
+def test_a_run_without_its_cache_or_of_another_model_says_so(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> None:
+    own = _planned(dnnl, planned, save_onnx(_graph(), tmp_path / "small.onnx"), tmp_path / "plan")
     values = {"setting": "edgeplan", "threads": 2, "inputs": INPUTS, "state": "cached"}
     job, cache = RunJob.model_validate(values | {"artefact": prepared_plan(own).artefact}), own / "weights.cache"
     assert run_cold(job).cold_ms is not None
@@ -121,26 +113,3 @@ def test_versions_follow_the_plan(dnnl: Dnnl, planned: Callable[..., Plan], mode
         prepared_plan(build_plan_folder(dnnl, model, planned(model, graph, widen_from=w), tmp_path / str(w))) for w in (0, 5)
     )
     assert one.engine_version != other.engine_version
-
-
-def _edgeplan(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgeplan", "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-
-
-@pytest.mark.long
-def test_the_command_line_runs_a_plan(own: Path) -> None:
-    done = _edgeplan(str(own), "--repeat", "3")
-    assert done.returncode == 0, done.stderr
-    assert "weight cache" in done.stdout
-    assert "cold: " in done.stdout
-    assert "of 2" in done.stdout
-    cold = _edgeplan(str(own), "--cold", "--repeat", "2")
-    assert cold.returncode == 0, cold.stderr
-    assert "of 2" in cold.stdout
-    (own / "weights.cache").write_bytes(b"")
-    for how in ([], ["--cold"]):
-        damaged = _edgeplan(str(own), *how)
-        assert damaged.returncode == ModelError.exit_code
-        assert "the weights are damaged" in damaged.stderr
-        assert "plan the model again: edgeplan plan cold-start" in damaged.stderr

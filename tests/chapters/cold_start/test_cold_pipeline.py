@@ -134,53 +134,31 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
         asked.append(knobs)
         if len(rest) > 4:
             beside.extend(rest[4])
-        runs = pd.DataFrame({"model": [models[0].name], "setting": [knobs.settings[0]]})
-        return ColdResults(runs, pd.DataFrame({"model": ["m"], "mb_per_s": [1.0]}))
+        told = [(models[0].name, name) for name in knobs.settings] + [(guest.alias.name, guest.setting) for guest in beside]
+        return ColdResults(pd.DataFrame(told, columns=["model", "setting"]), pd.DataFrame({"model": ["m"], "mb_per_s": [1.0]}))
 
     monkeypatch.setattr(cold_runs, "measure_runs", measure)
     s = load_params(PARAMS_FILE).cold_start.model_copy(update={"load_percents": (25,), "repeats": 5, "further_repeats": 3})
-    made = {("m", name, 2): PrepareResult(reason=name) for name in ("optimal", "nnv12", "K")}
+    made = {("m", name, 2): PrepareResult(reason=name) for name in ("optimal", "nnv12", "K", "continuous")}
     made["m", "asymmetric", 1] = PrepareResult(reason="")
     bench = ColdStartBench(s, (0, 1), 0, None, tmp_path / "journal")  # type: ignore[arg-type]
-    cold_runs.measure_all(bench, [ColdModel("m", tmp_path / "m.onnx", {"x": (1,)})], made)
+    runs, *_ = cold_runs.measure_all(bench, [ColdModel("m", tmp_path / "m.onnx", {"x": (1,)})], made)
+    labels = {("onnxruntime", ""), ("edgeplan", "optimal"), ("edgeplan-fixed", "K"), ("edgeplan", "nnv12")}
+    assert labels <= set(zip(runs["setting"], runs["plan"], strict=True))
+    assert set(runs["model"]) == {"m"}
     main, uneven, *loaded = asked
     assert (main.repeats, uneven.repeats) == (5, 3)
     assert (main.states, uneven.states) == (s.states, ("cached",))
     assert (main.cpus, uneven.cpus) == ((0, 1), ())
-    assert {guest.alias.name: guest.states for guest in beside} == {"m--nnv12": ("cached",), "m--K": s.states}
-    assert {guest.model for guest in beside} == {"m"}
-    assert {guest.alias.name: guest.prepared.reason for guest in beside} == {"m--nnv12": "nnv12", "m--K": "K"}
+    assert uneven.settings == ("edgeplan-fixed",), "an idle lane would take work"
+    assert {(guest.model, guest.alias.name, guest.setting, guest.states, guest.prepared.reason) for guest in beside} == {
+        ("m", "m--nnv12", "edgeplan", ("cached",), "nnv12"),
+        ("m", "m--K", "edgeplan-fixed", s.states, "K"),  # a sequence, to be run as one
+        ("m", "m--continuous", "edgeplan-continuous", ("cached",), "continuous"),
+    }
     assert [knobs.loaded for knobs in asked] == [False] * 2 + [True] * len(loaded)
     assert max(knobs.repeats for knobs in loaded) == 3
     assert s.model_copy(update={"repeats": 1}).fewer_repeats == 1
-
-
-def test_plans_are_grouped_by_how_they_are_run() -> None:
-    """Sequences and plans for asymmetric chips are run as they are: an idle lane would take work, and make them others."""
-    made = {("m", name, threads): PrepareResult(reason="") for name, threads in (
-        ("optimal", 2), ("evicted", 2), ("nnv12", 2), ("warm", 1), ("warm", 2), ("K", 2), ("continuous", 2), ("asymmetric", 1)
-    )}  # fmt: skip
-    wanted, both = ["evicted", "nnv12", "warm", "K", "continuous", "asymmetric"], ("evicted", "cached")
-    group = cold_runs._Group
-    assert cold_runs._groups(wanted, made, both) == {
-        group("edgeplan", 2, ("cached",)): ["nnv12"],
-        group("edgeplan-fixed", 1, both): ["warm"],
-        group("edgeplan-fixed", 2, both): ["warm", "K"],
-        group("edgeplan-continuous", 2, ("cached",)): ["continuous"],
-        group("edgeplan-fixed", 1, ("cached",), uneven=True): ["asymmetric"],
-    }
-    assert cold_runs._groups(["nnv12"], made, ("evicted",)) == {group("edgeplan", 2, ("evicted",)): ["nnv12"]}
-
-
-def test_runs_are_told_apart_by_their_plan() -> None:
-    rows = [("net", "onnxruntime"), ("net", "edgeplan"), ("net", "edgeplan-evicted"), ("net--K", "edgeplan-fixed")]
-    found = cold_runs._labelled(pd.DataFrame(rows, columns=["model", "setting"]))
-    assert found[["model", "setting", "plan"]].to_numpy().tolist() == [
-        ["net", "onnxruntime", ""],
-        ["net", "edgeplan", "optimal"],
-        ["net", "edgeplan", "evicted"],
-        ["net", "edgeplan-fixed", "K"],
-    ]
 
 
 def test_journals_are_brought_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

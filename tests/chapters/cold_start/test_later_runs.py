@@ -24,7 +24,6 @@ from edgeplan.chapters.cold_start.planners.registry import (
     with_warm_kernels,
 )
 from edgeplan.cli import app
-from edgeplan.cli import run as cli_run
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError
 from edgeplan.measurement.process.job import RunJob
@@ -75,13 +74,9 @@ def _switched(prepare: float, first: float) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("share", "kernel"), [(0.9, "lazy"), (1.1, "eager")])
-def test_another_kernel_for_later_runs_must_repay_its_preparation(share: float, kernel: str) -> None:
+def test_other_kernels_for_later_runs_must_repay_their_preparation_and_first_executions(share: float, kernel: str) -> None:
     assert _switched(2 * share * REPAID_WITHIN, 2.0) == (kernel, kernel)  # two cores share it
-
-
-@pytest.mark.parametrize(("share", "kernel"), [(0.9, "lazy"), (1.1, "eager")])
-def test_steps_must_repay_a_first_execution_together(share: float, kernel: str) -> None:
-    """What is generated then serves both: each alone would repay half of it."""
+    # what is generated in a first execution serves both steps: each alone would repay half of it
     assert _switched(0.0, 2.0 + 2 * share * REPAID_WITHIN) == (kernel, kernel)
 
 
@@ -99,15 +94,8 @@ def test_the_plan_of_a_stock_engine_takes_what_is_fastest_when_warm_and_pays_its
     found = outcomes([_two()], "warm")["nhwc"]
     assert [c.implementation for c in found.chosen] == ["lazy", "lazy"]
     assert found.makespan_ms == pytest.approx(2 * (1 + 20))
-
-
-def test_without_warm_times_the_first_executions_stand_for_them() -> None:
-    assert fastest_warm(_two(warm=False)) == (0, 1)
-    assert [c.implementation for c in outcomes([_two(warm=False)], "warm")["nhwc"].chosen] == ["eager", "eager"]
-
-
-def test_of_equally_fast_kernels_the_one_that_is_prepared_soonest() -> None:
-    slow, quick = _candidate("slow", 5.0, 9.0, 2.0), _candidate("quick", 1.0, 9.0, 2.0)
+    assert fastest_warm(_two(warm=False)) == (0, 1), "without warm times the first executions stand for them"
+    slow, quick = _candidate("slow", 5.0, 9.0, 2.0), _candidate("quick", 1.0, 9.0, 2.0)  # prepared sooner
     assert fastest_warm(Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (slow, quick)),))) == (1,)
 
 
@@ -173,6 +161,7 @@ def test_runs_switch_to_the_warm_kernels(planned: tuple[Path, dict[str, str]]) -
     folder, _ = planned
     done = CliRunner().invoke(app, ["run", str(folder / "continuous"), "--repeat", "12"])
     assert done.exit_code == 0, done.output
+    assert "warm, what was left of them prepared first" in done.output
     assert "and 2 more, warm" in done.output
     assert "ms of 11\n" in done.output
     known = ort.InferenceSession(folder / "tiny.onnx", providers=["CPUExecutionProvider"])
@@ -193,14 +182,3 @@ def test_a_fresh_process_starts_as_it_was_planned(
     assert done.exit_code == 0, done.output
     assert {job.setting for job in jobs} == {setting}
     assert "cold: " in done.output
-
-
-def test_the_table_tells_how_long_each_inference_took() -> None:
-    assert cli_run.switch_table([9.0, 7.0, 5.0]) == [
-        "inference        ms  kernels",
-        "        1      9.00  cold",
-        "        2      7.00  warm, what was left of them prepared first",
-        "        3      5.00  warm",
-    ]
-    assert cli_run.switch_table([1.0] * 30)[-2:] == ["       10      1.00  warm", "          and 20 more, warm"]
-    assert len(cli_run.switch_table([9.0])) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,19 +134,17 @@ def test_no_headline_of_a_profile_lacks_its_value(profile: str) -> None:
 
 
 @pytest.mark.parametrize("name", MEMORY_TABLES)
-def test_every_table_is_made_of_all_rows_and_refused_without(name: str) -> None:
+def test_every_table_is_made_of_all_rows(name: str) -> None:
     made = MEMORY_TABLES[name].make(evidence())
     assert set(made["model"]) - {"vgg19", "all models, mean"} in ({"resnet152"}, {"conv"}, {"fc-4096-4096"})
     assert not made.columns.duplicated().any()
-    with pytest.raises(NotMeasuredError):
-        MEMORY_TABLES[name].make(evidence(empty=True))
 
 
-@pytest.mark.parametrize("name", MEMORY_FIGURES)
-def test_every_figure_is_drawn_of_all_rows_and_refused_without(name: str) -> None:
-    assert MEMORY_FIGURES[name].make(evidence()).axes
-    with pytest.raises(NotMeasuredError):
-        MEMORY_FIGURES[name].make(evidence(empty=True))
+def test_every_figure_is_drawn_of_all_rows_and_nothing_is_made_without() -> None:
+    assert all(figure.make(evidence()).axes for figure in MEMORY_FIGURES.values())
+    for made in (*MEMORY_TABLES.values(), *MEMORY_FIGURES.values()):
+        with pytest.raises(NotMeasuredError):
+            made.make(evidence(empty=True))
 
 
 def test_every_bar_has_its_figure_of_merit() -> None:
@@ -218,68 +216,39 @@ def test_a_slowed_processor_counts_while_it_is_as_slow_as_it_should_be() -> None
     assert "memory.phonelike_overhead" not in memory_metrics(without)
 
 
-def test_the_bound_is_that_of_the_turns() -> None:
-    runs = evidence().runs
-    budget = runs[(runs["case"] == "budget") & (runs["model"] == "vgg19")].index[0]
-    turns = pd.DataFrame([{"model": "vgg19"} | _turn("budget 0.1", over, 2.4) for over in (1.3, 1.2, 1.05)])
-    found = MemoryEvidence("cpu-onednn", pd.concat([runs, turns.reindex(columns=runs.columns)], ignore_index=True), {})
-    assert found.over(found.budgets, "bound_ms").loc[budget] == pytest.approx(1.2)
-    assert memory_metrics(found)["memory.points_within_10pct_of_bound"] == 0.75, "two budgets and two least ones"
-
-
 ROOT = Path(__file__).parents[3]
 STORED, ENVIRONMENT = "data/rows/cpu-onednn/memory", "results/cpu-onednn/memory/environment.json"
 
 
-@dataclass
-class Workspace:
-    """A copy of the stored rows."""
-
-    folder: Path
-    params: MemoryParams
-
-    def table(self) -> pd.DataFrame:
-        """The table of the stage; nothing may be measured."""
-        runs = self.folder / "runs.parquet"
-        where = {"device": ROOT / "config/devices/cpu-onednn.yaml", "rows": self.folder / "rows", "work": self.folder / "work"}
-        stage.measure_memory(self.params, **where, runs=runs, environment_path=self.folder / "environment.json")
-        return read_parquet(runs)
-
-    def again(self, model: str, case: str, at: int, **values: float | str) -> None:
-        """Keep a row of a case that was measured again."""
-        row = pd.DataFrame([{"model": model, "case": case, **values}]).reindex(columns=[*COLUMNS, "measured_at", "machine"])
-        kept = stage._kept_again(self.folder / "rows")
-        key = stage._key(model, self.params.seed, self.params.memory, stage.PROTOCOL.name)
-        kept.commit({f"{key}-{case}-{at}": row})
-        kept.merge()
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """With the rows of this repository."""
+@pytest.mark.committed
+def test_the_latest_rows_of_a_case_stand_for_the_kept_ones_and_the_machine_of_the_others_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(stage.STORED_ROWS_ONLY, "1")
     params = load_params(PARAMS_FILE)
     assert isinstance(params, MemoryParams)
     shutil.copytree(ROOT / STORED, tmp_path / "rows")
     shutil.rmtree(tmp_path / "rows" / "again", ignore_errors=True)
-    shutil.copy(ROOT / ENVIRONMENT, tmp_path / "environment.json")
-    return Workspace(tmp_path, params)
+    environment = Path(shutil.copy(ROOT / ENVIRONMENT, tmp_path / "environment.json"))
+    where = {"device": ROOT / "config/devices/cpu-onednn.yaml", "rows": tmp_path / "rows", "work": tmp_path / "work"}
+    where |= {"runs": tmp_path / "runs.parquet", "environment_path": environment}
 
+    def table() -> pd.DataFrame:
+        stage.measure_memory(params, **where)
+        return read_parquet(where["runs"])
 
-@pytest.mark.committed
-def test_the_latest_rows_of_a_case_stand_for_the_kept_ones(workspace: Workspace) -> None:
-    before = workspace.table()
+    before = table()
     assert "machine" not in before
+    kept = stage._kept_again(tmp_path / "rows")
+    key = stage._key("mobilenetv2", params.seed, params.memory, stage.PROTOCOL.name)
     for at, peak in ((2, 7.0), (1, 5.0)):
-        workspace.again("mobilenetv2", "least", at, peak=peak, machine="another")
-    after = workspace.table()
+        row = {"model": "mobilenetv2", "case": "least", "peak": peak, "machine": "another"}
+        frame = pd.DataFrame([row]).reindex(columns=[*COLUMNS, "measured_at", "machine"])
+        kept.commit({f"{key}-least-{at}": frame})
+        kept.merge()
+    after = table()
     one = (before["model"] == "mobilenetv2") & (before["case"] == "least")
     assert after.loc[one, ["peak", "machine"]].to_numpy().tolist() == [[7.0, "another"]]
     assert (after.loc[~one, "machine"] == "").all()
     pd.testing.assert_frame_equal(after.loc[~one, before.columns], before[~one])
-
-
-@pytest.mark.committed
-def test_the_machine_of_the_stored_rows_stays_theirs(workspace: Workspace) -> None:
-    workspace.table()
-    assert (workspace.folder / "environment.json").read_text() == (ROOT / ENVIRONMENT).read_text()
+    assert environment.read_text() == (ROOT / ENVIRONMENT).read_text()

@@ -108,8 +108,8 @@ def _normalised(of: Rewriting, tensor: str, axes: Sequence[int], scale: str, shi
     """The layer normalisation of a tensor, the mean, and the inverse of the deviation, or of the root mean square."""
     mean = of.reduced("ReduceMean", tensor, axes) if centred else ""
     apart = of.do("Sub", tensor, mean) if centred else tensor
-    variance = of.reduced("ReduceMean", of.do("Mul", apart, apart), axes)
-    root = of.do("Sqrt", of.do("Add", variance, of.number(of.get("epsilon", 1e-5))))
+    least = of.get("epsilon", 1e-12 if of.node.op_type.startswith(("Skip", "Embed")) else 1e-5)  # as ONNX Runtime has it
+    root = of.do("Sqrt", of.do("Add", of.reduced("ReduceMean", of.do("Mul", apart, apart), axes), of.number(least)))
     found = of.do("Mul", of.do("Div", apart, root), scale)
     inverse = of.do("Reciprocal", root) if len(of.node.output) > 1 else ""
     return of.do("Add", found, shift) if shift else found, mean, inverse
