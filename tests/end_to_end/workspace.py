@@ -20,6 +20,7 @@ from edgeplan.measurement.rows import read_rows
 ROOT = Path(__file__).parents[2]
 DEVICE = "cpu-onnxruntime"
 COLD_DEVICE = "cpu-onednn"
+_BUILT = ("workflow/edgeplan/libedgeplan.so", "workflow/edgeplan/edgeplan-run")  # by `make native`: git has none of it
 Row = tuple[str, str, int, tuple[float, ...]]
 
 
@@ -63,6 +64,8 @@ class Workspace:
     def clone(self, folder: Path) -> Workspace:
         """A fresh clone, with an empty cache and journals of its own."""
         self.run("git", "clone", "--quiet", ".", os.fspath(folder))
+        for name in _BUILT:
+            shutil.copy2(ROOT / name, folder / name)
         return Workspace(folder, {**self.environment, "XDG_STATE_HOME": os.fspath(folder.with_name(f"{folder.name}-state"))})
 
     def values(self, *more: str) -> list[str]:
@@ -113,14 +116,9 @@ def add_toy_chapter(workspace: Workspace) -> None:
 
 def make_workspace(folder: Path) -> Workspace:
     """A repository with the files of the working tree, results and rows left out."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    for name in filter(None, listed.stdout.split("\0")):
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in (*filter(None, listed), *_BUILT):
         source, target = ROOT / name, folder / "tree" / name
         measured = name.startswith(("data/", "results/")) or name in {"dvc.lock", "params.yaml"}
         if source.is_file() and (not measured or name.endswith(".gitignore")):
