@@ -81,7 +81,7 @@ def test_everything_is_built_where_there_is_no_dvc(tmp_path: Path) -> None:
     assert workspace.result(sys.executable, "-c", "import dvc")[0] != 0
     assert shutil.which("dvc", path=workspace.environment["PATH"]) is None
     workspace.run("snakemake", "--cores", "2")
-    assert json.loads((workspace.folder / "results" / DEVICE / "metrics.json").read_text())["prediction.models"] >= 13
+    assert "prediction.within_10pct" in json.loads((workspace.folder / "results" / DEVICE / "metrics.json").read_text())
     page = (workspace.folder / "results/report.html").read_text()
     assert all(
         f'id="{place}"' in page for place in (f"{DEVICE}-prediction", f"{COLD_DEVICE}-cold-start", f"{COLD_DEVICE}-memory")

@@ -126,7 +126,7 @@ def test_a_device_behind_a_command_goes_through_all_stages_of_prediction(tmp_pat
     workspace.commit("behind a command")
     workspace.run("dvc", "exp", "run", f"evaluation@{DEVICE}", *workspace.values())
     metrics = json.loads((workspace.folder / f"results/chapters/{DEVICE}/prediction.json").read_text())
-    assert metrics["prediction.models"] >= 13
+    assert 0 <= metrics["prediction.within_10pct"] <= 1
     assert len(pd.read_csv(workspace.folder / f"results/{DEVICE}/fusion/verification.csv"))
     shipped = next(iter(sorted((ROOT / "data/rows" / DEVICE / "truth").glob("*.parquet"))))
     (own,) = sorted((workspace.folder / "data/rows" / DEVICE / "truth").glob("*.parquet"))

@@ -71,7 +71,7 @@ def run_rows() -> list[dict[str, Any]]:
         for setting, plan in (("edgeplan", "optimal"), ("edgeplan-fixed", "optimal"), ("onnxruntime-optimised", "")):
             row = run_row(MODELS[0], setting, plan, 2, "cached", 0, 10.0 * factor)
             rows.append(row | {"load_percent": percent, "load_core": "preparing"})
-    rows.append(rows[0] | {"setting": "ncnn", "cold_ms": float("nan"), "reason": "ncnn is not installed"})
+    rows.append(rows[0] | {"setting": "ncnn", "cold_ms": float("nan"), "reason": "ncnn is not installed", "stages_ms": ""})
     return rows
 
 

@@ -222,7 +222,7 @@ def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
         columns of plans and of `medians`, with predicted_ms and near (|predicted / measured - 1| <= 0.15).
     """
     planned = e.plans.assign(state=np.where(e.plans["plan"] == EVICTED_PLAN, EVICTED, CACHED))
-    setup_ms = e.runs["stages_ms"].map(lambda text: json.loads(text).get("setup", 0.0)).astype(float)
+    setup_ms = e.runs["stages_ms"].map(lambda text: json.loads(text or "{}").get("setup", 0.0)).astype(float)
     mine = own(medians(e.runs.assign(cold_ms=e.runs["cold_ms"] - setup_ms)))
     both = planned.merge(mine, on=["model", "plan", "threads", "state"])
     predicted_ms = both["makespan_ms"] * both["slowness"].where(both["state"] == CACHED, 1.0)
