@@ -71,6 +71,7 @@ SAFETENSORS = (64).to_bytes(8, "little") + b'{"w":{"dtype":"F32"}}' + bytes(80)
     ("content", "what", "following"),
     [
         (LFS, "Git LFS pointer", "git lfs pull"),
+        (b"/annex/objects/SHA256E-s1--00.onnx\n", "git-annex pointer", "git annex get"),
         (b"outs:\n- md5: 00\n  path: model.onnx\n", "pointer of DVC", "dvc pull"),
         (b"\n  <html lang='de'>\xc3\xa4</html>", "an HTML page", "download it again"),
         (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "an XML document", "download it again"),
@@ -84,6 +85,9 @@ SAFETENSORS = (64).to_bytes(8, "little") + b'{"w":{"dtype":"F32"}}' + bytes(80)
         (_zipped("archive/data.pkl", "archive/version"), "a file of PyTorch", "torch.onnx.export"),
         (_zipped("metadata.json", "config.json", "model.weights.h5"), "a Keras model", "tf2onnx"),
         (b"\x1c\0\0\0TFL3" + bytes(40), "a TFLite model", "--tflite"),
+        (b"\x1c\0\0\0ORTM" + bytes(40), "ONNX Runtime's own format", "converted from"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(40), "an HDF5 file", "tf2onnx"),
+        (b"\x93NUMPY\x01\0" + bytes(40), "an array of NumPy", "name an ONNX model"),
         (SAFETENSORS, "a safetensors file", "torch.onnx.export"),
         (GRAPH, "a TensorFlow graph", "--graphdef"),
         (SAVED, "a TensorFlow graph", "tf2onnx"),

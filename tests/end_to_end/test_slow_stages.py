@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from workspace import DEVICE, ROOT, Workspace, make_workspace
+from workspace import COLD_DEVICE, DEVICE, ROOT, Workspace, make_workspace
 
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, OWN
 from edgeplan.chapters.cold_start.evaluation.page import write
@@ -58,6 +58,8 @@ def test_stored_rows_suffice_for_the_tables_and_give_the_same(tiny: Workspace, t
     stored = Workspace(clone.folder, {**clone.environment, "EDGEPLAN_STORED_ROWS_ONLY": "1"})
     stored.run("dvc", "repro", "--force")
     assert clone.rows() == tiny.rows()
+    journal = f"data/rows/{COLD_DEVICE}/cold_start/runs.jsonl"
+    assert sorted((clone.folder / journal).open()) == sorted((tiny.folder / journal).open())
     assert not stored.run("git", "status", "--porcelain"), stored.run("git", "diff", "--stat")
 
 

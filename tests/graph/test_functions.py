@@ -155,7 +155,7 @@ _FUSED: Mapping[str, Form] = {
     "EmbedLayerNormalization": Form(
         (node("EmbedLayerNormalization", "i g w p s a b m", "y n", domain=_MS), node("Cast", "n", "z", "last", to=1)),
         {"i": (2, 5), "g": (2, 5), "m": (2, 5)},
-        {"w": value((9, 12)), "p": value((7, 12)), "s": value((3, 12)), "a": value((12,)), "b": value((12,))},
+        {name: value((*rows, 12)) / 1000 for name, *rows in (("w", 9), ("p", 7), ("s", 3), ("a",), ("b",))},
         outputs=("y", "z"), types=dict.fromkeys("igm", _INT),
     ),
 }  # fmt: skip

@@ -194,6 +194,14 @@ def test_scales_and_zero_points_that_are_none_are_refused(tmp_path: Path, op_typ
     assert caught.value.next_step
 
 
+@pytest.mark.parametrize(("scale", "told"), [(_scale(0.0), "by the scale 0"), (_scale(0.1, 0.2), "along axis 0")])
+def test_weights_of_bad_scales_are_refused(tmp_path: Path, scale: Array, told: str) -> None:
+    nodes, constants = [node("DequantizeLinear", "w s", "f", axis=0), node("MatMul", "x f")], {"w": np.ones((6, 3), np.int8)}
+    onnx.save(made(nodes, {"x": (2, 6)}, constants | {"s": scale}), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=told):
+        load_prepared(tmp_path / "m.onnx", Preparation())
+
+
 def _pair(**changed: Array) -> tuple[list[onnx.NodeProto], dict[str, Array]]:
     """A convolution between bytes, as QDQ."""
     constants = {
@@ -230,6 +238,7 @@ def _written(nodes: list[onnx.NodeProto], constants: dict[str, Array], path: Pat
         ({"wz": np.zeros(5, np.uint8)}, "of int8 with zero points of uint8"),
         ({"wz": np.zeros(3, np.int8)}, "scales"),
         ({"ws": np.full(5, 0.1)}, "by scales of float64"),
+        ({"ws": np.array([0.1, 0.1, -0.1, 0.1, 0.1], np.float32)}, "by the scale -0.1"),
         ({"z": np.int16(3), "z2": np.int16(3)}, "INT16, which is not known"),
     ],
 )

@@ -19,6 +19,7 @@ from plan_folders import wait_while
 from pydantic import ValidationError
 
 from edgeplan.engines import base
+from edgeplan.engines.cold import Artefact
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process import prepare_machine as settling
@@ -65,6 +66,11 @@ def test_results_keep_infinity_through_json() -> None:
     result = RunResult(cold_ms=1.0, output_error=math.inf)
     assert RunResult.model_validate_json(result.model_dump_json()) == result
     assert RunResult.model_validate(json.loads(result.model_dump_json())) == result
+
+
+def test_main_must_be_among_what_is_evicted() -> None:
+    with pytest.raises(ValidationError, match="would not be evicted"):
+        Artefact(main=Path("a"), files=(Path("b"),))
 
 
 def test_inputs_are_those_of_the_engines() -> None:

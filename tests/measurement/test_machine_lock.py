@@ -10,14 +10,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.registry import STAGES
+from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import BusyError
-from edgeplan.measurement import lock
+from edgeplan.measurement import local, lock
 
 #: Only the folder of the lock is the test's own, so that a run that is measuring now is left alone.
 TAKE = """
@@ -125,3 +127,20 @@ def test_rows_of_a_pair_hold_it_while_they_are_measured_only(tmp_path: Path) -> 
         rows.found("kind", 1, measure)
         assert lock._held == 0
     assert held == [1]
+
+
+def test_models_are_looked_at_on_the_processors_that_were_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.sched_getaffinity(0)
+    one = frozenset(sorted(before)[:1])
+    monkeypatch.setattr(local.cpus, "allowed", lambda: one)  # as under taskset
+    seen = []
+
+    def told(graph: str) -> list[SimpleNamespace]:
+        seen.append(os.sched_getaffinity(0))
+        return [SimpleNamespace(members=graph)]
+
+    device = local.Local(DeviceFile(format_version=1, name="dev", engine="onnxruntime"))
+    monkeypatch.setattr(device, "_engine", SimpleNamespace(told=told))
+    assert device.executed(list("abc")) == [("a",), ("b",), ("c",)]  # type: ignore[arg-type,comparison-overlap]
+    assert seen == [one] * 3
+    assert os.sched_getaffinity(0) == before

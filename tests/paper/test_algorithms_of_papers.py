@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from edgeplan.chapters.cold_start.paper import TABLE2
 from edgeplan.chapters.cold_start.planners.nnv12 import balanced, nnv12
 from edgeplan.chapters.cold_start.planners.registry import outcomes
 from edgeplan.graph.fusion_rules import FusionRules
@@ -16,23 +17,15 @@ from edgeplan.planning.profile import Candidate, Layer, Profile, narrowed, paret
 from edgeplan.profiling.frame import remaining_table
 from edgeplan.zoo import FAMILIES
 
-# Table 2: read raw, transform, read cache, execute (ms)
-TABLE_2 = {
-    "3x3s1-winograd-pack4": (0.70, 38.23, 5.23, 2.98),
-    "sgemm-pack4": (0.70, 2.21, 0.70, 8.14),
-    "pack4": (0.70, 2.22, 0.70, 18.63),
-    "3x3s1-winograd": (0.70, 65.67, 4.12, 3.37),
-    "3x3s1": (0.70, 0.00, 0.70, 8.01),
-    "general": (0.70, 0.00, 0.70, 87.12),
-}
 NONE = {"big": 0.0}
 
 
 def _table_2() -> Profile:
     candidates = []
-    for name, (raw, transform, cached, execute) in TABLE_2.items():
-        candidates.append(Candidate(name, "raw", {"big": raw}, NONE, {"big": transform}, {1: execute}))
-        candidates.append(Candidate(name, "cached_read", {"big": cached}, NONE, NONE, {1: execute}))
+    for row in TABLE2:
+        execute = {1: row.execute_ms}
+        candidates.append(Candidate(row.kernel, "raw", {"big": row.read_raw_ms}, NONE, {"big": row.transform_ms}, execute))
+        candidates.append(Candidate(row.kernel, "cached_read", {"big": row.read_cache_ms}, NONE, NONE, execute))
     return Profile("conv", "nchw", 1, 1, 1.0, (Layer("conv", ("conv",), tuple(candidates)),))
 
 

@@ -205,6 +205,14 @@ def test_a_card_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, o
     assert raised.value.next_step
 
 
+def test_arrays_of_another_training_are_refused(tmp_path: Path) -> None:
+    save_predictor(trained(), tmp_path / "one")
+    save_predictor(trained(adapted=True), tmp_path / "two")
+    (tmp_path / "one" / ARRAYS).write_bytes((tmp_path / "two" / ARRAYS).read_bytes())
+    with pytest.raises(FormatError, match="not those that the card"):
+        load_predictor(tmp_path / "one")
+
+
 def test_a_prediction_imports_nothing_that_only_training_needs(tmp_path: Path) -> None:
     save_predictor(trained(), tmp_path)
     program = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
+from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator
@@ -150,6 +152,23 @@ def test_binding_leaves_the_arena_alone(dnnl: Dnnl, tmp_path: Path) -> None:
         arena[:] = 7
         PreparedSteps(executable, Worker(dnnl))
         assert (arena == 7).all()
+
+
+@pytest.mark.parametrize("place", ["w.bin", "./w.bin"])
+def test_weights_beside_a_model_are_read_and_a_file_cut_short_is_told(dnnl: Dnnl, tmp_path: Path, place: str) -> None:
+    path = save_onnx(_block(), tmp_path / "m.onnx")
+    whole, beside = onnx.load(path), {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save(whole, path, **beside)
+    named = onnx.load(path, load_external_data=False)
+    for entry in (entry for tensor in named.graph.initializer for entry in tensor.external_data if entry.key == "location"):
+        entry.value = place
+    onnx.save(named, path)
+    with Executable(dnnl, default_program(dnnl, path, load_onnx(path), "nchw"), tmp_path) as executable:
+        values = [*executable.read(0).values()]
+        assert values
+        os.truncate(tmp_path / "w.bin", values[0].nbytes // 2)
+        with pytest.raises(ModelError, match="ends before byte"):
+            executable.read(0)
 
 
 def test_steps_that_need_more_scratch_than_planned_are_refused(dnnl: Dnnl, tmp_path: Path) -> None:

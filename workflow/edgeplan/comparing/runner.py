@@ -70,8 +70,10 @@ class Session:
             self._text += chunk
         while self.takes_lines and b"\n" in self._text:
             line, _, self._text = self._text.partition(b"\n")
-            with contextlib.suppress(ValueError):  # engines print as they please, and why one ends is said where it ends
-                if isinstance(told := json.loads(line), dict) and told and "what" not in told:
+            with contextlib.suppress(ValueError):  # engines print as they please
+                if isinstance(told := json.loads(line), dict) and "what" in told:
+                    raise FailedError(told["what"])
+                if isinstance(told, dict) and told:
                     self._answers.append(told)
         if not self.is_open and (self.takes_lines or self._ended()):
             raise FailedError(self._how_it_ended())

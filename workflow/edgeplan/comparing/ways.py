@@ -20,7 +20,7 @@ from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
 from edgeplan.chapters.cold_start.measuring.planning import on_cores
 from edgeplan.chapters.cold_start.planners.registry import plan_start, with_warm_kernels
-from edgeplan.chapters.partition.checked.planning import CheckLimits, checked_plan
+from edgeplan.chapters.partition.checked.planning import OPENED, CheckLimits, checked_plan
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import STOCK_GPU, PairFile
 from edgeplan.engines.program import words_of
@@ -113,7 +113,8 @@ class Turns(Answering):
         asked = {"seconds": seconds, "patience": patience, "blocks": blocks, "save": save}
         job = {"groups": [[asdict(session) for session in group] for group in groups], **asked}
         self.tell(json.dumps(job))
-        told: dict[str, Any] = json.loads(self.answer() or json.dumps({"error": "the process that starts sessions ended"}))
+        line = self.answer()
+        told: dict[str, Any] = json.loads(line) if line else {"error": f"the process that starts sessions ended{self.words()}"}
         if "error" in told:
             raise ColdRunError(told["error"], next_step="correct what it complains of, or leave it out")
         return [[Ran.told(one) for one in group] for group in told["groups"]]
@@ -213,9 +214,8 @@ class Source:
 
     def __init__(self, path: Path, folder: Path) -> None:
         folder.mkdir()
-        inputs = inputs_of(path)
-        self.path, self.folder, self.shapes = path, folder, inputs.shapes
-        self.values: Mapping[str, Array] = random_inputs(inputs.shapes, 0, inputs.types, inputs.below)
+        self.path, self.folder, self.inputs = path, folder, inputs_of(path)
+        self.values: Mapping[str, Array] = random_inputs(self.inputs.shapes, 0, self.inputs.types, self.inputs.below)
         write_outputs(folder / "inputs.npz", self.values)
 
 
@@ -241,7 +241,7 @@ class _Stock(Server):
         if not self.version:
             raise ColdRunError(f"not installed: {owner(name).install}")
         work.mkdir()
-        job = PrepareJob(setting=name, threads=threads, model=source.path, inputs=source.shapes, folder=work)
+        job = PrepareJob(setting=name, threads=threads, model=source.path, folder=work, **source.inputs.fields())
         found = prepare_offline(job, seconds)
         if found.artefact is None:
             raise ColdRunError(found.reason)
@@ -296,7 +296,7 @@ class _Opened(Server):
 
     def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
         del threads, runs
-        return Session((sys.executable, "-m", "edgeplan.measurement.process.opened", *self._words), processors)
+        return Session((sys.executable, "-m", OPENED, *self._words), processors)
 
     def outputs(self) -> list[Array]:
         return [*read_outputs(self._outputs).values()]
@@ -318,7 +318,7 @@ def plan_session(folder: Path, processors: tuple[int, ...], runs: int, *words: s
     Where edgeplan-run runs it, it infers `runs` times behind the first, and takes the words as options.
     """
     if not runs_natively(str(folder)):
-        return Session((sys.executable, "-m", "edgeplan.measurement.process.opened", str(folder)), processors)
+        return Session((sys.executable, "-m", OPENED, str(folder)), processors)
     count = 1 + min(max(runs, _LEAST_RUNS), MOST_RUNS - 1)
     return Session((PROGRAM, *words_for(str(folder), str(count)), "--json", *words), processors, lines=False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.runtime.executable import Buffer, allocate
+from edgeplan.runtime.executable import Buffer, allocate, read_into
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
 from edgeplan.runtime.partitioned.build import PairSchedule, ProcessorSpec
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
@@ -44,11 +44,8 @@ def _read_weights(path: Path, size: int) -> Buffer:
     """The weights of a program, read whole."""
     found = allocate(size)
     with path.open("rb", buffering=0) as file:
-        at = 0
-        while at < size and (got := file.readinto(found.data[at:].data)):
-            at += got
-    if at < size:
-        raise OSError(0, f"it ends before byte {size}")
+        if not read_into(file.fileno(), found.data, 0):
+            raise OSError(0, f"it ends before byte {size}")
     return found
 
 

@@ -142,11 +142,9 @@ class Program:
         while True:
             line = self._asked.answer(deadline - time.monotonic())
             if line is None:
+                what = f"{self._what}: no result within {min(seconds or self._seconds, self._seconds):g} s{self._asked.words()}"
                 self._asked.close()
-                raise OverTimeError(
-                    f"{self._what}: no result within {min(seconds or self._seconds, self._seconds):g} s{self._asked.words()}",
-                    next_step="run it on a quieter machine, raise the time limit, or leave it out",
-                )
+                raise OverTimeError(what, next_step="run it on a quieter machine, raise the time limit, or leave it out")
             if not line:
                 raise ColdRunError(
                     f"{self._what}: the process {ending(self._asked.process.wait())}{self._asked.words()}",

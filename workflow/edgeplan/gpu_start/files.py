@@ -24,7 +24,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import Packing, packed_buffer
-from edgeplan.runtime.executable import allocate
+from edgeplan.runtime.executable import allocate, read_into
 from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
 from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
 from edgeplan.runtime.transform import folded, values_of
@@ -159,16 +159,13 @@ class WeightFiles:
         return values_of(data, place.stride, place.dtype).reshape(place.shape)
 
     def _fill(self, descriptor: int, data: npt.NDArray[np.uint8], offset: int, where: str) -> None:
-        target = data.data
         try:
-            while target.nbytes:
-                got = os.preadv(descriptor, [target], offset)
-                if not got:
-                    raise ModelError("the weights end too soon", where=where, next_step=plan_again(GPU_START))
-                target, offset = target[got:], offset + got
+            whole = read_into(descriptor, data, offset)
         except OSError as error:
             what = f"cannot read the weights: {error.strerror}"
             raise ModelError(what, where=where, next_step="check the disk, then run again") from error
+        if not whole:
+            raise ModelError("the weights end too soon", where=where, next_step=plan_again(GPU_START))
 
     def close(self) -> None:
         """Close the files that are held open."""

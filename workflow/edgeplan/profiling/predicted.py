@@ -205,7 +205,8 @@ def predicted_profiles(
     weights = locate_weights(model, lowered)
     subjects = [subject(dnnl, lowered, home, weights, len(cores.big)) for home in layouts]
     own = {group.digest for found in subjects for group in found.groups}
-    own |= {start_signature(signatures(dnnl, lowered, home)) for home in layouts}
+    signed = [signatures(dnnl, lowered, home) for home in layouts]
+    own |= set(map(start_signature, signed))
     try:
         costs = PreparationCosts.of_store(store, frozenset(own), cores)
     except StoreError:
@@ -217,7 +218,8 @@ def predicted_profiles(
     execution, start = _Execution(dnnl, graph, predictor), len(lowered.steps) * costs.start_ms_per_step
     about = cores, costs.constants, replace(costs.start, start_ms=start, noise=0.0), costs.once_ms
     return tuple(
-        profile_of(dnnl, name, lowered, found.program.home, _rows(found, execution, costs, cores), *about) for found in subjects
+        profile_of(dnnl, name, lowered, found.program.home, names, _rows(found, execution, costs, cores), *about)
+        for found, names in zip(subjects, signed, strict=True)
     ), costs
 
 

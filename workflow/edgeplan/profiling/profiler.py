@@ -144,7 +144,7 @@ def _profile(model: ModelToProfile, home: str, rows: ProfileStore, cores: Cores,
     """Return the profile of a model under a home layout whose steps are stored, with what a fresh process pays."""
     signed = signatures(model.dnnl, model.lowered, home)
     known, once = {signature: rows.rows(signature) for signature in signed}, once_ms(rows.all_rows())
-    profile = profile_of(model.dnnl, model.name, model.lowered, home, known, cores, constants, start, once)
+    profile = profile_of(model.dnnl, model.name, model.lowered, home, signed, known, cores, constants, start, once)
     signature = start_signature(signed)
     started = rows.rows(signature) if rows.has(signature) else ()
     return replace(profile, others=max([profile.others, *(row.others for row in started)]))

@@ -26,7 +26,7 @@ from edgeplan.profiling.fresh_process_factors import Start
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, Row
-from edgeplan.profiling.subjects import signatures, touched_pages
+from edgeplan.profiling.subjects import touched_pages
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linking import can_be_raw
 
@@ -102,18 +102,18 @@ def profile_of(
     name: str,
     lowered: Lowered,
     home: str,
+    signed: Sequence[str],
     rows: Mapping[str, Sequence[Row]],
     cores: Cores,
     constants: Constants,
     start: Start,
     once: Mapping[str, float],
 ) -> Profile:
-    """Return the profile of a model under one home layout, by the rows of the candidates of every signature.
+    """Return the profile of a model under one home layout, by the rows of the candidates of its steps' signatures.
 
     Besides what was measured of the steps count first touches of memory by the machine's constants, what a fresh process pays
     (`start`), and milliseconds of a kernel's first execution in a process (`once`): any step may be the first.
     """
-    signed = signatures(dnnl, lowered, home)
     pages = touched_pages(dnnl, lowered, home, constants.page_bytes)
     layers = []
     for step, signature, count, share in zip(lowered.steps, signed, pages, shares(signed), strict=True):

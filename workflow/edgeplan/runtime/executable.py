@@ -6,6 +6,7 @@ import copy
 import ctypes
 import math
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.shapes import BYTES_PER_ELEMENT, FLOAT16, Shape
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator
@@ -59,8 +60,19 @@ class Worker:
         self.stream = dnnl.stream()
 
 
-class WeightValues:
-    """Values of weights, and of parts of them, where a model's files hold them, mapped into memory."""
+def read_into(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> bool:
+    """Fill bytes from an offset of a file; False where it ends before."""
+    target = data.data
+    while target.nbytes:
+        got = os.preadv(descriptor, [target], offset)
+        if not got:
+            return False
+        target, offset = target[got:], offset + got
+    return True
+
+
+class WeightValues(Closing):
+    """Values of weights, and of parts of them, read from a model's files: each the caller's own."""
 
     def __init__(
         self,
@@ -69,46 +81,55 @@ class WeightValues:
         shapes: Mapping[str, Shape],
         parts: Mapping[str, WeightPart],
     ) -> None:
-        self._locations, self._shapes, self._parts = locations, shapes, parts
-        self._maps: dict[str, mmap.mmap] = {}
-        self._widened: dict[str, Array] = {}
-        for path in (folder / file for file in sorted({location.file for location in locations.values()})):
+        self._folder, self._locations, self._shapes, self._parts = folder, locations, shapes, parts
+        self._files: dict[str, int] = {}
+        self._last: tuple[str, Array | None] = ("", None)
+        for file in sorted({location.file for location in locations.values()}):
             try:
-                with path.open("rb") as opened:
-                    self._maps[str(path.relative_to(folder))] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                what = f"cannot open the weights: {getattr(error, 'strerror', error)}"
-                raise ModelError(what, where=str(path), next_step="check the path") from error
+                self._files[file] = os.open(folder / file, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                self.close()
+                what = f"cannot open the weights: {error.strerror}"
+                raise ModelError(what, where=str(folder / file), next_step="check the path") from error
 
     def of(self, name: str) -> Array:
-        """The values of a weight, or of a part of one, row-major and the caller's own."""
+        """The values of a weight, or of a part of one, row-major.
+
+        Parts of a weight are asked for one after the other, so the last one is kept whole.
+        """
         part = self._parts.get(name)
         if part is None:
-            return self.whole(name).copy()
-        return self.whole(part.whole)[(slice(None),) * part.axis + (slice(part.start, part.stop),)].copy()
+            return self.whole(name)
+        last, values = self._last
+        if values is None or last != part.whole:
+            values = self.whole(part.whole)
+            self._last = (part.whole, values)
+        return values[(slice(None),) * part.axis + (slice(part.start, part.stop),)].copy()
 
     def whole(self, name: str) -> Array:
-        """The values of a weight where the file holds them; what is stored in fewer bytes is widened.
-
-        Parts of a weight are asked for one after the other, so the last one is kept.
-        """
+        """The values of a weight; what is stored in fewer bytes is widened."""
         location = self._locations[name]
-        if location.scale is None and location.dtype != FLOAT16:
-            return self._held(location, self._shapes[name])
-        if name not in self._widened:
-            found = {end: self._held(part, (part.count,) if end else self._shapes[name]) for end, part in location.parts}
-            self._widened = {name: widened(found, {"": location.axis})[""]}
-        return self._widened[name]
+        found = {end: self._read(part, (part.count,) if end else self._shapes[name]) for end, part in location.parts}
+        return widened(found, {"": location.axis})[""]
 
-    def _held(self, location: WeightLocation, shape: Shape) -> Array:
-        data = np.frombuffer(self._maps[location.file], np.uint8, location.size, location.offset)
-        if location.stride != np.dtype(location.dtype).itemsize:
-            return values_of(data, location.stride, location.dtype).reshape(shape)
-        return np.ndarray(shape, location.dtype, data.data)
+    def _read(self, place: WeightLocation, shape: Shape) -> npt.NDArray[Any]:
+        data, where = allocate(place.size).data, str(self._folder / place.file)
+        try:
+            whole = read_into(self._files[place.file], data, place.offset)
+        except OSError as error:
+            what = f"cannot read {place.file}: {error.strerror}"
+            raise ModelError(what, where=where, next_step="check the disk, then run again") from error
+        if not whole:
+            what = f"{place.file} ends before byte {place.offset + place.size}"
+            raise ModelError(what, where=where, next_step="copy the model again")
+        return values_of(data, place.stride, place.dtype).reshape(shape)
 
     def close(self) -> None:
-        """Let go of the files."""
-        self._maps.clear()
+        """Close the files."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+        self._last = ("", None)
 
 
 class Executable(Closing):

@@ -52,17 +52,22 @@ class Answering:
         return last_words(os.pread(self._said.fileno(), os.fstat(self._said.fileno()).st_size, 0))
 
     def close(self, patience_seconds: float | None = 0.0) -> None:
-        """End it, and what it has started; it may end by itself before, None: whenever that is."""
+        """End it once, and what it has started; it may end by itself before, None: whenever that is."""
+        if self._said.closed:
+            return
         assert self.process.stdin is not None  # noqa: S101  likewise
-        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
-            self.process.stdin.close()
-            self.process.wait(patience_seconds)
-        with self.process:
-            end(self.process)
+        if patience_seconds != 0:
+            with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                self.process.stdin.close()
+                self.process.wait(patience_seconds)
+        end(self.process)
+        for pipe in (self.process.stdin, self.process.stdout, self._said):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-        self._said.close()

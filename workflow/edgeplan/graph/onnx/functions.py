@@ -37,6 +37,7 @@ _OF_ONE_AXIS = 13  # Hardmax
 _LAYER_NORMALIZATION = 17
 _AXIS_AS_INPUT = 20  # of a DFT
 _IMAGE_RANK = 4
+_FUSED_EPSILON = 1e-12  # of ONNX Runtime's layer normalisations of sums, where they name none
 #: Folded, or of sequences or chance.
 _NOT_WRITTEN = frozenset({"Range", "Bernoulli", "SequenceMap"})
 _SEQUENCE = ("batch", "tokens", "features")
@@ -104,12 +105,14 @@ def _biased(of: Rewriting) -> str:
     return of.do("Add", of.read(0), of.read(1)) if of.read(1) else of.read(0)
 
 
-def _normalised(of: Rewriting, tensor: str, axes: Sequence[int], scale: str, shift: str, *, centred: bool) -> tuple[str, ...]:
+def _normalised(
+    of: Rewriting, tensor: str, axes: Sequence[int], scale: str, shift: str, *, centred: bool, least: float = 1e-5
+) -> tuple[str, ...]:
     """The layer normalisation of a tensor, the mean, and the inverse of the deviation, or of the root mean square."""
     mean = of.reduced("ReduceMean", tensor, axes) if centred else ""
     apart = of.do("Sub", tensor, mean) if centred else tensor
-    least = of.get("epsilon", 1e-12 if of.node.op_type.startswith(("Skip", "Embed")) else 1e-5)  # as ONNX Runtime has it
-    root = of.do("Sqrt", of.do("Add", of.reduced("ReduceMean", of.do("Mul", apart, apart), axes), of.number(least)))
+    variance = of.reduced("ReduceMean", of.do("Mul", apart, apart), axes)
+    root = of.do("Sqrt", of.do("Add", variance, of.number(of.get("epsilon", least))))
     found = of.do("Mul", of.do("Div", apart, root), scale)
     inverse = of.do("Reciprocal", root) if len(of.node.output) > 1 else ""
     return of.do("Add", found, shift) if shift else found, mean, inverse
@@ -129,7 +132,7 @@ def _skip_normalised(of: Rewriting, *, centred: bool) -> None:
     bias = of.read(4 if centred else 3)
     total = of.do("Add", of.read(0), of.read(1))
     total = of.do("Add", total, bias) if bias else total
-    found = _normalised(of, total, (-1,), of.read(2), of.read(3) if centred else "", centred=centred)
+    found = _normalised(of, total, (-1,), of.read(2), of.read(3) if centred else "", centred=centred, least=_FUSED_EPSILON)
     of.hand_out(*(name or total for name in found), total)
 
 
@@ -203,7 +206,7 @@ def _embedded(of: Rewriting) -> None:
     places = of.read(8) or of.integers(range(tokens))
     total = of.do("Add", of.do("Gather", of.read(2), of.read(0)), of.do("Gather", of.read(3), places))
     total = of.do("Add", total, of.do("Gather", of.read(4), of.read(1))) if of.read(1) else total
-    found, *_ = _normalised(of, total, (-1,), of.read(5), of.read(6), centred=True)
+    found, *_ = _normalised(of, total, (-1,), of.read(5), of.read(6), centred=True, least=_FUSED_EPSILON)
     count = of.constant(np.zeros(batch, np.int32))
     if of.read(7):
         there = of.do("Equal", of.read(7), of.constant(np.array(1, np.int32)))

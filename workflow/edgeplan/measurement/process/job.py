@@ -43,21 +43,26 @@ class _Job(_Document):
         return self
 
 
-class PrepareJob(_Job):
+class _FedJob(_Job):
+    """A job on a model whose inputs are drawn: types of those not of f32, and limits that indices among them stay below."""
+
+    inputs: Annotated[dict[Name, tuple[Dimension, ...]], Field(min_length=1)]
+    types: dict[Name, Literal["float32", "int32", "int64", "int8", "uint8", "bool"]] = Field(default_factory=dict)
+    below: dict[Name, Dimension] = Field(default_factory=dict)
+
+
+class PrepareJob(_FedJob):
     """Asks to build once, in an empty folder, what a setting loads: a converted or optimised model, a filled cache."""
 
     kind: Literal["prepare"] = "prepare"
     model: Path
-    inputs: Annotated[dict[Name, tuple[Dimension, ...]], Field(min_length=1)]
     folder: Path
 
 
-class RunJob(_Job):
+class RunJob(_FedJob):
     """Asks for one cold run, and warm runs after it in the same process.
 
     Attributes:
-        types: element types of the inputs that are not of f32.
-        below: limits that indices among the inputs stay below.
         state: what the page cache holds when the clock starts.
         warm_runs: runs after the cold one.
         usual_us: time of the load of `interference.py` on a processor alone; 0 starts whether or not the processors are free.
@@ -67,9 +72,6 @@ class RunJob(_Job):
 
     kind: Literal["run"] = "run"
     artefact: Artefact
-    inputs: Annotated[dict[Name, tuple[Dimension, ...]], Field(min_length=1)]
-    types: dict[Name, Literal["float32", "int32", "int64", "int8", "uint8", "bool"]] = Field(default_factory=dict)
-    below: dict[Name, Dimension] = Field(default_factory=dict)
     seed: Annotated[int, Field(ge=0)] = 0
     state: State
     warm_runs: Annotated[int, Field(ge=0, le=100_000)] = 0

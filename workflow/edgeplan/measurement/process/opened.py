@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.process.inputs import random_inputs_of
@@ -47,25 +47,21 @@ def main() -> None:
             outputs = session.run(inputs)
             say({"open": opened - start, "first_run": time.perf_counter() - opened})
             for line in sys.stdin:
-                asked, *paths = line.strip().split(maxsplit=1)
-                if asked == "run":
+                asked, _, path = line.strip().partition(" ")
+                if asked == "save":
+                    write_outputs(Path(path or files[1]), outputs)
+                    say({"saved": 1})
+                elif asked == "turn":
+                    say([session.inference_ms(inputs) for _ in range(_FIRST + _COUNTED)][_FIRST:])
+                elif asked == "steps":
+                    say([max(here, there) - start for start, here, there in session.spans_ms()])
+                else:
                     start = time.perf_counter()
                     session.run(inputs)
                     say({"run": time.perf_counter() - start})
-                elif asked == "save":
-                    write_outputs(Path(*paths or files[1:]), outputs)
-                    say({"saved": 1})
-                else:
-                    say(_times(session, inputs, asked))
     except EdgeplanError as error:
         say({"what": error.what, "where": error.where, "next_step": error.next_step})
         raise
-
-
-def _times(session: PairSession | EngineSession, inputs: dict[str, Any], asked: str) -> list[float]:
-    if asked == "turn":
-        return [session.inference_ms(inputs) for _ in range(_FIRST + _COUNTED)][_FIRST:]
-    return [max(here, there) - start for start, here, there in session.spans_ms()]
 
 
 if __name__ == "__main__":

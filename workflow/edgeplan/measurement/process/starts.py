@@ -110,8 +110,7 @@ class Forks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._process is not None:
-            with self._process:
-                self._process.close(None if error is None else 0.0)  # nothing more is asked: it ends
+            self._process.close(None if error is None else 0.0)  # nothing more is asked: it ends
 
     def run_cold(self, job: RunJob) -> RunResult:
         """Run a plan of our own runtime cold, as `run_cold` does."""

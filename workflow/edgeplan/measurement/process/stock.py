@@ -6,6 +6,7 @@ import signal
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.program import OverTimeError, Program
@@ -67,6 +68,10 @@ class Inputs:
     types: dict[str, str]
     below: dict[str, int]
 
+    def fields(self) -> dict[str, Any]:
+        """Return them as jobs have them."""
+        return {"inputs": self.shapes, "types": self.types, "below": self.below}
+
 
 def inputs_of(model: Path) -> Inputs:
     """Return random inputs of a model."""
@@ -81,7 +86,7 @@ def inputs_of(model: Path) -> Inputs:
 
 def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: int) -> Artefact:
     """Prepare the artefact that a setting loads for a model."""
-    found = prepare_offline(PrepareJob(setting=setting, threads=threads, model=model, inputs=inputs.shapes, folder=folder))
+    found = prepare_offline(PrepareJob(setting=setting, threads=threads, model=model, folder=folder, **inputs.fields()))
     if found.artefact is None:
         raise ColdRunError(f"{setting} cannot run the model: {found.reason}", where=str(model), next_step="leave it out")
     return found.artefact

@@ -25,7 +25,6 @@ from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import map_code, prepare_machine
-from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.support import lifeline
 from edgeplan.support.own_process import take_stdout
 from edgeplan.support.subprocesses import ending
@@ -107,8 +106,7 @@ def prepare(job: PrepareJob) -> PrepareResult:
 
 def _started_once(job: PrepareJob, artefact: Artefact) -> Artefact:
     """Start the program once, and name what it has left among the files that the next one reads."""
-    known = inputs_of(job.model)
-    inputs = random_inputs(job.inputs, 0, known.types, known.below)
+    inputs = random_inputs(job.inputs, 0, job.types, job.below)
     with Program(job.setting, artefact, inputs, threads=job.threads) as program:
         program.go()
     left = [path for path in artefact.companions.values() if path not in artefact.files]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +77,8 @@ def halvable(model: Path, lowered: Lowered, kind: Stored = BF16) -> frozenset[st
         return frozenset(name for name in names if stay_finite(values.whole(name), kind))
 
 
-def _opened(model: Path, lowered: Lowered, parts: Mapping[str, WeightPart]) -> closing[WeightValues]:
-    return closing(WeightValues(model.parent, locate_weights(model, lowered), lowered.shapes, parts))
+def _opened(model: Path, lowered: Lowered, parts: Mapping[str, WeightPart]) -> WeightValues:
+    return WeightValues(model.parent, locate_weights(model, lowered), lowered.shapes, parts)
 
 
 def rounded(values: npt.NDArray[np.float32], kind: Stored = BF16) -> npt.NDArray[np.uint16]:

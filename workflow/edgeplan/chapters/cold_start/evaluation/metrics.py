@@ -222,8 +222,9 @@ def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
         columns of plans and of `medians`, with predicted_ms and near (|predicted / measured - 1| <= 0.15).
     """
     planned = e.plans.assign(state=np.where(e.plans["plan"] == EVICTED_PLAN, EVICTED, CACHED))
-    setup_ms = e.runs["stages_ms"].map(lambda text: json.loads(text or "{}").get("setup", 0.0)).astype(float)
-    mine = own(medians(e.runs.assign(cold_ms=e.runs["cold_ms"] - setup_ms)))
+    runs = counted(e.runs)
+    setup_ms = runs["stages_ms"].map(lambda text: json.loads(text).get("setup", 0.0)).astype(float)
+    mine = own(medians(runs.assign(cold_ms=runs["cold_ms"] - setup_ms)))
     both = planned.merge(mine, on=["model", "plan", "threads", "state"])
     predicted_ms = both["makespan_ms"] * both["slowness"].where(both["state"] == CACHED, 1.0)
     return both.assign(predicted_ms=predicted_ms, near=(1 / (both["cold_ms"] / predicted_ms) - 1).abs() <= _NEAR)

@@ -122,8 +122,9 @@ def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None 
     until = time.monotonic() + options.search.time_limit_s
     planned: dict[str, Outcome] = {}
     # Filtered once for a search and the glance before it.
-    filtered = _SEARCHING.get(planner, check)
-    waiting = _promising_first([filtered(check(p)) for p in profiles], planner, options)
+    checked = [check(p) for p in profiles]
+    filtered = [_SEARCHING[planner](p) for p in checked] if planner in _SEARCHING else checked
+    waiting = _promising_first(filtered, planner, options)
     while waiting:
         p = waiting.pop(0)
         beat_ms = min((o.makespan_ms for o in planned.values()), default=math.inf)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
-from edgeplan.chapters.partition.eop.sweeps import SweptModel, ends_of_parts, executable_parts, on_gpu, session_of
+from edgeplan.chapters.partition.eop.sweeps import SweptModel, ends_of_parts, executable_parts, on_gpu
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.layouts import size_bytes
@@ -266,7 +266,7 @@ def _signature(lowered: Lowered, layouts: Mapping[str, str], step: Step) -> obje
 def _measured(pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], runs: int, moving: Moving) -> Spans:
     """Run a model's steps where they are assigned, in a new session."""
     made = executable_parts(pair, subject, list(assigned))
-    with session_of(pair, subject, made) as session:
+    with pair.session(made, subject.model) as session:
         found = spans_of(session, made, subject, runs)
         moves = [region for regions in (*session.placed.moved_in, *session.placed.moved_out) for region in regions]
     return replace(found, moved_ms=sum(moving.ms(width * rows) for _, width, rows, _ in moves))

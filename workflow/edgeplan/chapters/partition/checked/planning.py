@@ -29,7 +29,6 @@ from edgeplan.chapters.partition.settings import ALL_CORES, PLANNED, SIDES
 from edgeplan.devices.pairs import STOCK_GPU, PairFile
 from edgeplan.engines.onnxruntime.reference import Verdict, judged
 from edgeplan.errors import DeviceError, EdgeplanError
-from edgeplan.measurement.process import opened as opened_apart
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.planning.partition.costs import GPU, PairCosts
 from edgeplan.planning.partition.planner import PartitionPlan, plan
@@ -43,6 +42,8 @@ from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import module_command
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, read_outputs, relative_error
 
+#: The module that holds a plan open in a process of its own.
+OPENED = "edgeplan.measurement.process.opened"
 #: Kernels of a driver that builds each for a second may be new to it.
 _OPENING_SECONDS, _TURN_SECONDS = 300.0, 120.0
 _CLOSING_SECONDS = 5.0
@@ -52,7 +53,7 @@ class OpenedPlan(Answering):
     """A plan folder in a process that opens it, and runs it when asked. The folder is not needed once the plan is open."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(module_command(opened_apart.__name__, str(folder)))
+        super().__init__(module_command(OPENED, str(folder)))
         self.folder = folder
         self.tell("")
 
@@ -82,13 +83,13 @@ class OpenedPlan(Answering):
 
     def _told(self, limit_seconds: float) -> Any:
         line = self.answer(limit_seconds)
-        if not line:
-            what = (
-                f"no answer of the plan within {limit_seconds:g} s" if line is None else "the process that runs the plan ended"
-            )
-            raise DeviceError(f"{what}{self.words()}", where=str(self.folder), next_step="run the same command again")
-        found = json.loads(line)
-        if "what" in found:
+        try:
+            found = json.loads(line or b"")
+        except ValueError:
+            late = f"no answer of the plan within {limit_seconds:g} s"
+            what = f"{late if line is None else 'the process that runs the plan ended'}{self.words()}"
+            raise DeviceError(what, where=str(self.folder), next_step="run the same command again") from None
+        if isinstance(found, dict) and "what" in found:
             raise EdgeplanError(found["what"], where=found["where"], next_step=found["next_step"])
         return found
 

@@ -29,7 +29,6 @@ from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_cut
-from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts, blocked_images
 from edgeplan.workloads.exported import ExportBuilder, Exported
 
@@ -144,7 +143,7 @@ def timed_steps(pair: Opened, subject: SweptModel, made: Partitioned, runs: int)
     A part that there is not is not a number.
     """
     found = np.full((3, runs, len(subject.lowered.steps)), np.nan)
-    with session_of(pair, subject, made) as session:
+    with pair.session(made, subject.model) as session:
         for run in range(-_WARM, runs):
             session.run(subject.inputs)
             if run < 0:
@@ -163,11 +162,6 @@ def ends_of_parts(made: Partitioned, times: Array) -> tuple[Floats, Floats]:
     np.minimum.at(first, at, times[:, 0])
     np.maximum.at(last, at, times[:, 1])
     return first, last
-
-
-def session_of(pair: Opened, subject: SweptModel, made: Partitioned) -> PairSession:
-    """A new session of a model's parts."""
-    return PairSession.of(*pair.processors, made, subject.model, pair.synchronisation)
 
 
 def measured_costs(

@@ -64,6 +64,10 @@ class Opened:
         """Return the names of the processors, as people read them."""
         return self.host.capabilities.name, self.other.capabilities.name
 
+    def session(self, made: Partitioned, model: Path) -> PairSession:
+        """Return a new session of a model's parts."""
+        return PairSession.of(*self.processors, made, model, self.synchronisation)
+
     @property
     def versions(self) -> tuple[str, str]:
         """Return the versions of their libraries."""
@@ -169,7 +173,7 @@ def running(
     exact: float = _EXACT,
 ) -> tuple[Runner, dict[str, float]]:
     """Open a way to run a model on the pair; tell the error of its first outputs, and by how much they may differ."""
-    session = stack.enter_context(PairSession.of(*pair.processors, made, model, pair.synchronisation))
+    session = stack.enter_context(pair.session(made, model))
     outputs = session.run(inputs)
     error = relative_error([outputs[name] for name in expected], list(expected.values()))
     return partial(session.inference_ms, inputs), {"error": error, "tolerance": _WINOGRAD if session.winograd else exact}
