@@ -126,7 +126,7 @@ def test_an_interrupt_keeps_what_is_known(edgeplan: Edgeplan, model: Path, monke
 
 
 def test_a_deeper_model_is_slower_and_ends_with_its_exit_code(edgeplan: Edgeplan, tmp_path: Path) -> None:
-    deep, deeper = _convolutions(tmp_path, 6), _convolutions(tmp_path, 9)
+    deep, deeper = _convolutions(tmp_path, 6), _convolutions(tmp_path, 48)
     done = edgeplan("compare", str(deeper), "--against", str(deep), "--fail-above", "5%")
     assert done.code == SlowerError.exit_code, done.err + done.out
     assert "slower" in done.out
@@ -152,7 +152,7 @@ def test_beside_a_busy_loop_a_model_is_not_slower_than_itself(tmp_path: Path) ->
 
 
 def test_plans_are_held_against_each_other_too(tmp_path: Path) -> None:
-    deep, deeper = _convolutions(tmp_path, 4), _convolutions(tmp_path, 12)
+    deep, deeper = _convolutions(tmp_path, 4), _convolutions(tmp_path, 32)
     found = api.compare(deep, against=deeper, engine=(OWN,), budget_seconds=60)
     assert [held.verdict for held in found.held] == ["faster"], (found.held, found.left_out)
 
