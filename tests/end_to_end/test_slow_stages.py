@@ -19,7 +19,7 @@ from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, OW
 from edgeplan.chapters.cold_start.evaluation.page import write
 from edgeplan.chapters.cold_start.stages.cold_start import measure_cold_start
 from edgeplan.chapters.registry import load_params
-from edgeplan.measurement.rows import read_rows
+from edgeplan.measurement.bench import read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

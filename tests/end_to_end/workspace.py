@@ -15,7 +15,7 @@ import yaml
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.profiles import profile
-from edgeplan.measurement.rows import read_rows
+from edgeplan.measurement.bench import read_rows
 
 ROOT = Path(__file__).parents[2]
 DEVICE = "cpu-onnxruntime"

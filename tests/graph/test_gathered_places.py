@@ -166,7 +166,7 @@ def test_limits_follow_from_the_axes(tmp_path: Path, name: str) -> None:
     path = _save(tmp_path / "m.onnx", nodes, inputs, constants, kind)  # type: ignore[arg-type]
     graph = load_onnx(path)
     assert index_limits(graph) == limits
-    assert inputs_of(path).below == limits
+    assert inputs_of(path)["below"] == limits
     for seed in range(5):
         drawn = random_inputs(graph, seed)
         assert all(drawn[given].max() < limit for given, limit in limits.items())

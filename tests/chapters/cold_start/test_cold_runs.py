@@ -222,7 +222,7 @@ def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp
 def test_what_is_started_once_gets_inputs_of_the_types_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = save_workload(WORKLOADS["lstm"](), tmp_path / "lstm.onnx", 0)
     monkeypatch.setattr(worker, "setting", lambda name: replace(SETTINGS[name], starts_once=True))
-    job = PrepareJob(setting="onnxruntime", threads=1, model=tokens, folder=tmp_path, **inputs_of(tokens).fields())
+    job = PrepareJob(setting="onnxruntime", threads=1, model=tokens, folder=tmp_path, **inputs_of(tokens))
     assert not worker.prepare(job).reason
 
 

@@ -19,7 +19,7 @@ from edgeplan.chapters.memory.studies import StudiedModel, contained
 from edgeplan.cli.memory import memory_lines
 from edgeplan.errors import InfeasibleError
 from edgeplan.measurement.process import memory_group as memory_groups
-from edgeplan.measurement.process.memory_group import NoCopiesError
+from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import RunSettings, StreamProfile, profile_program, run_apart
 from edgeplan.runtime.dnnl import Dnnl
@@ -173,7 +173,7 @@ def test_the_least_limit_that_the_process_starts_in_is_found(planner: Planner) -
 
 def test_what_cannot_be_proven_is_told(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
-        raise NoCopiesError("copies of libraries stay in the page cache")
+        raise NoGroupError("copies of libraries stay in the page cache")
 
     monkeypatch.setattr(memory_groups, "copied_files", refused)
     made = planner.write(40 * MIB, Mode.back_to_back, tmp_path / "plan")

@@ -25,7 +25,7 @@ from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import STOCK_GPU, PairFile
 from edgeplan.engines.program import words_of
 from edgeplan.engines.registry import SETTINGS, owner, setting, version_of
-from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.inputs import drawn
 from edgeplan.measurement.process.job import PrepareJob
 from edgeplan.measurement.process.starts import prepare_offline
 from edgeplan.measurement.process.stock import inputs_of
@@ -215,7 +215,7 @@ class Source:
     def __init__(self, path: Path, folder: Path) -> None:
         folder.mkdir()
         self.path, self.folder, self.inputs = path, folder, inputs_of(path)
-        self.values: Mapping[str, Array] = random_inputs(self.inputs.shapes, 0, self.inputs.types, self.inputs.below)
+        self.values: Mapping[str, Array] = drawn(self.inputs)
         write_outputs(folder / "inputs.npz", self.values)
 
 
@@ -241,7 +241,7 @@ class _Stock(Server):
         if not self.version:
             raise ColdRunError(f"not installed: {owner(name).install}")
         work.mkdir()
-        job = PrepareJob(setting=name, threads=threads, model=source.path, folder=work, **source.inputs.fields())
+        job = PrepareJob(setting=name, threads=threads, model=source.path, folder=work, **source.inputs)
         found = prepare_offline(job, seconds)
         if found.artefact is None:
             raise ColdRunError(found.reason)
