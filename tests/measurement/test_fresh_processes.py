@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -286,10 +285,8 @@ def test_a_kill_puts_it_back(disk: Path, tmp_path: Path) -> None:
         assert process.stdout.readline() == "changed\n"
         assert disk.read_text() == "128"
         os.kill(process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while disk.read_text() != "8192":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_while(lambda: disk.read_text() != "8192")
+    assert disk.read_text() == "8192"
 
 
 def test_a_disk_without_the_number_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,8 +217,6 @@ folder = held.name
 (Path(folder) / "left").write_text("behind")
 """
 _GROUP = """
-from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.memory_group import memory_group
 with memory_group() as group:
     folder = group._path

@@ -8,18 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeplan.support.cgroups import fields
 from edgeplan.support.own_process import resident
 
 _MINOR_FAULTS, _MAJOR_FAULTS = 7, 9  # of /proc/PID/stat, behind the name
-
-
-def _fields(path: Path) -> dict[str, str]:
-    """Read the `key: value` lines of a file of /proc; empty where the system has none."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return {}
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +49,11 @@ class Counters:
         switches, ran, waited = 0, 0, 0
         for thread in (folder / "task").iterdir():
             with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
-                switches += int(_fields(thread / "status").get("nonvoluntary_ctxt_switches", 0))
+                switches += fields(thread / "status").get("nonvoluntary_ctxt_switches:", 0)
                 time_ran, time_waited, _ = (thread / "schedstat").read_text().split()
                 ran, waited = ran + int(time_ran), waited + int(time_waited)
         minor, major = int(stat[_MINOR_FAULTS]), int(stat[_MAJOR_FAULTS])
-        read = int(_fields(folder / "io").get("read_bytes", "0"))
+        read = fields(folder / "io").get("read_bytes:", 0)
         return cls(minor, major, read, **memory, switches=switches, ran_ms=ran / 1e6, waited_ms=waited / 1e6)
 
 
