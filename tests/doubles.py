@@ -94,8 +94,8 @@ class QueueProcessor(Processor):
         arena = self._own.get(executable.arena.address, executable.arena)
         at = scratch.address - arena.address
         choices = (*program.choices[:index], choice, *program.choices[index + 1 :])
-        own = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
-        mine = executable.through(self._dnnl, own)
+        mine = executable.through(self._dnnl)
+        mine.program = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
         mine.arena = arena
         prepared = PreparedSteps(mine, Worker(self._dnnl), steps=(index,))
         return Kernel(choice.name, (prepared, scratch))

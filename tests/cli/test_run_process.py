@@ -29,6 +29,7 @@ from edgeplan.runtime.folder import MEMORY, read_folder
 from edgeplan.runtime.installed import PROGRAM, words_for
 from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of
 from edgeplan.runtime.streaming.schedules import MemoryPrediction, MemorySchedule
 
 LANE = "processes"  # see tests/conftest.py
@@ -161,8 +162,8 @@ def test_no_budget_of_a_run_is_overrun_from_the_first_byte_on_and_what_fits_stay
 ) -> None:
     for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):
         monkeypatch.delenv(name, raising=False)
-    stored, weights = read_folder(wide).head.schedules[1:], read_folder(wide).head.weights_bytes
-    least, all_of = stored[0].budget_bytes, stored[-1].budget_bytes
+    schedules, (facts,) = rows_of(wide / PROGRAM_BIN, Section.SCHEDULES, Section.FACTS)
+    least, all_of, weights = (int(one) for one in (*schedules["budget_bytes"][[1, -1]], facts["weights_bytes"]))
     assert all_of - least > weights // 3
     taken, kept = [], []
     for budget in np.linspace(least, all_of, 5).astype(int):

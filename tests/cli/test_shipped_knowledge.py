@@ -18,7 +18,6 @@ from edgeplan.profiling.predicted import PreparationCosts
 from edgeplan.runtime import library
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.plan_folder import cold_plan
 from edgeplan.workspace import SHIPPED
 
 
@@ -49,7 +48,7 @@ def test_a_plan_from_predicted_costs(dnnl: Dnnl, place: Path, model: Path) -> No
     """Kernels that the machine of the shipped rows did not have are predicted as others of their kind (`make test-isa`)."""
     assert dnnl
     made = edgeplan.plan_cold_start(model, "plan", costs="predicted")
-    assert cold_plan(read_folder(place / "plan")).costs == "predicted"
+    assert read_folder(place / "plan").scheduled(dict)["costs"] == "predicted"
     assert 0 < made.plan.makespan_ms < 1000
     shipped = PreparationCosts.shipped("cpu-onednn")
     assert shipped is not None

@@ -16,8 +16,10 @@ import numpy as np
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+from edgeplan.planning.document import Plan, plan_of
 from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime import loops
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of
 
@@ -36,6 +38,15 @@ def changed_plan(folder: Path, change: Callable[[dict[str, Any]], object]) -> No
     body = json.dumps(document["body"], separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
     path.write_text(f'{{"format_version":{document["format_version"]},"sha256":"{digest}","body":{body}}}\n')
+
+
+def cold_plan(folder: Path) -> Plan:
+    """The plan document that a plan folder of a cold start was written from."""
+    found = read_folder(folder)
+    made = found.made_for
+    target = {"model": Path(made.model).name, "library": "onednn", "library_version": made.library, "isa": made.isa}
+    target |= {"model_sha256": made.model_sha256, "machine": made.machine, "threads": made.threads}
+    return plan_of(json.dumps(found.scheduled(dict) | found.predicted(dict) | target), str(folder))
 
 
 class RecordHead(NamedTuple):

@@ -8,7 +8,7 @@ import onnx
 import pytest
 import yaml
 from onnx import TensorProto, helper
-from plan_folders import records_in
+from plan_folders import cold_plan, records_in
 from tiny_profiled import PLAN_TINY, git, own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
@@ -20,9 +20,7 @@ from edgeplan.profiling import profiler
 from edgeplan.profiling.profiler import LOCK_SECONDS
 from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.plan_folder import cold_plan
 
 
 def _workspace(folder: Path, **fields: object) -> None:
@@ -42,7 +40,7 @@ def _empty_windows(path: Path) -> None:
 def test_the_command_writes_a_plan(dnnl: Dnnl, planned_tiny: tuple[Path, str]) -> None:
     folder, output = planned_tiny
     assert "ms predicted" in output
-    planned = cold_plan(read_folder(folder / "plan"))
+    planned = cold_plan(folder / "plan")
     check_fits(planned, target_of(folder / "tiny.onnx", dnnl, planned.threads), tuple(s.name for s in lower(tiny()).steps))
     assert planned.layout == "nhwc"
     assert list((folder / "state/edgeplan/workspace/data/rows/dev/cold").glob("*.parquet"))
@@ -86,7 +84,7 @@ def test_a_plan_for_an_evicted_page_cache_says_so(planned_tiny: tuple[Path, str]
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     done = CliRunner().invoke(app, [*PLAN_TINY, "-o", "streamed", "--planner", "evicted"])
     assert done.exit_code == 0, done.output
-    planned = cold_plan(read_folder(folder / "streamed"))
+    planned = cold_plan(folder / "streamed")
     assert planned.disk is not None
     assert planned.disk.mb_per_s > 0
     assert f"page cache      evicted: {planned.disk.mb_per_s:.0f} MB/s" in done.output

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import pandas as pd
 import pytest
-from plan_folders import records_in
+from plan_folders import cold_plan, records_in
 from tiny_profiled import PLAN_TINY, tiny
 from typer.testing import CliRunner
 
@@ -30,9 +30,7 @@ from edgeplan.measurement.process.job import RunJob
 from edgeplan.planning.document import Target, plan_of, plan_text
 from edgeplan.planning.profile import Candidate, Layer, Profile, check
 from edgeplan.profiling.frame import from_frame, to_frame
-from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.native_session import open_session
-from edgeplan.runtime.plan_folder import cold_plan
 
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
 
@@ -147,7 +145,7 @@ def planned(planned_tiny: tuple[Path, str]) -> tuple[Path, dict[str, str]]:
 
 def test_a_plan_names_the_kernels_that_later_runs_switch_to(planned: tuple[Path, dict[str, str]]) -> None:
     folder, told = planned
-    plain, made = (cold_plan(read_folder(folder / name)) for name in ("plain", "continuous"))
+    plain, made = (cold_plan(folder / name) for name in ("plain", "continuous"))
     assert plain.later == ()
     assert "later runs      with the kernels of the first one" in told["plain"]
     switching = [k for k, name in enumerate(made.warm) if name != made.step(k).implementation]

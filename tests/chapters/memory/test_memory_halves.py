@@ -24,7 +24,7 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.program_file import PROGRAM_BIN, read_head
+from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of
 from edgeplan.runtime.streaming.schedules import HALVES_TOLERANCE, MemoryPrediction, stored_as
 
 LANE = "processes"  # see tests/conftest.py
@@ -83,8 +83,8 @@ def test_a_plan_reads_half_the_bytes_and_tells_its_error(made: MemoryPlanned, mo
 
 def test_smaller_budgets_run_by_the_same_halves(made: MemoryPlanned) -> None:
     whole = run(made.folder).outputs
-    _, least, *_ = read_head(made.folder / PROGRAM_BIN).schedules
-    small = run(made.folder, budgets=[str(least.budget_bytes)], repeat=2)
+    (schedules,) = rows_of(made.folder / PROGRAM_BIN, Section.SCHEDULES)
+    small = run(made.folder, budgets=[str(schedules["budget_bytes"][1])], repeat=2)
     assert small.phases[0].read_bytes > 0
     for name, values in small.outputs.items():
         assert values.tobytes() == whole[name].tobytes()

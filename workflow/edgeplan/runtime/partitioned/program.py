@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -23,14 +22,12 @@ from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Created, Creator, Implementation
-from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import BLOCKED, NHWC, same_bytes, size_bytes
+from edgeplan.runtime.layouts import NHWC, same_bytes, size_bytes
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut_sections
 from edgeplan.runtime.processor import Region
 from edgeplan.runtime.program import Program, candidates_key, plan_buffers, shared_buffers
 from edgeplan.runtime.ranges import Ranged
 from edgeplan.runtime.streaming.program import ELSEWHERE
-from edgeplan.runtime.weights import locate_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +108,6 @@ def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple
         for buffer in written:
             writers.setdefault(buffer, []).append(k)
     return tuple(found)
-
-
-def partitioned_program(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int = 1, home: str = BLOCKED) -> Program:
-    """The program of a partition: its sub-steps, those of lane 0 with implementations, and room for their scratch."""
-    lowered = partitioned.ranged.lowered
-    creator = Creator(dnnl, lowered.shapes, partitioned.layouts, partitioned.offsets, lowered.types)
-    choices, created = zip(*host_kernels(creator, partitioned, threads), strict=True)
-    weights, scratch = locate_weights(model, partitioned.lowered), max(one.scratch_bytes for one in created)
-    arena = partitioned.layouts, partitioned.offsets, partitioned.arena_bytes
-    return Program.of(lowered, home, list(choices), arena, scratch, weights, partitioned.ranged.weights)
 
 
 def host_kernels(creator: Creator, partitioned: Partitioned, threads: int) -> list[tuple[Implementation, Created]]:
