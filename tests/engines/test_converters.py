@@ -28,6 +28,11 @@ needs_pnnx = pytest.mark.skipif(
 )
 
 
+def _unsqueeze(b: GraphBuilder, x: str) -> str:
+    n, *rest = b.shape(x)
+    return b._op("Unsqueeze", [x], [(n, 1, *rest)], attributes={"axes": (1,)})[0]
+
+
 def _squeeze_excite(b: GraphBuilder, x: str) -> str:
     gate = b.activation(b.conv(b.gap(x), 8, 1, bias=True), "sigmoid")
     return b.mul(x, gate)
@@ -104,7 +109,7 @@ BLOCKS: dict[str, Block] = {
     "lrn": lambda b, x: b.lrn(x),
     "upsample": lambda b, x: b.upsample(b.conv(x, 4, 1)),
     "upsample by three": lambda b, x: b.upsample(x, 3),
-    "squeeze and unsqueeze": lambda b, x: b.unsqueeze(b.squeeze(b.relu(b.conv(x, 8, (13, 1), pad=0)), (2,)), (1,)),
+    "squeeze and unsqueeze": lambda b, x: _unsqueeze(b, b.squeeze(b.relu(b.conv(x, 8, (13, 1), pad=0)), (2,))),
     "lstm": lambda b, x: b.lstm(_line(b, x), 6),
     "lstm of a batch": lambda b, x: b.squeeze(b.lstm(b.reshape(x, (13, 3, 32)), 7), (1,)),
     "backward lstm": _backward_lstm,

@@ -93,12 +93,13 @@ _LAYERS = (
 _STEM = 24
 _HIDDEN = 256
 _HEIGHT = 32
+_CHARACTERS = 5530  # with CTC's blank
 
 
-def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530) -> Graph:
-    """Build CRNN-lite for a line of grey-scale text of 32 x `width` pixels; its output is (width / 4 + 1, 1, classes) scores.
+def crnn_lite(name: str = "crnn_lite", *, width: int = 320) -> Graph:
+    """Build CRNN-lite for a line of grey-scale text of 32 x `width` pixels; its output is (width / 4 + 1, 1, 5530) scores.
 
-    The published model takes any multiple of 4; 320 is a line of about ten characters. Classes are characters and CTC's blank.
+    The published model takes any multiple of 4; 320 is a line of about ten characters.
     """
     b = GraphBuilder(name, (1, 1, _HEIGHT, width))
     x = b.conv_act(b.input, _STEM, 5, 2)
@@ -110,7 +111,7 @@ def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530)
         x = b.maxpool(x, *pool) if pool else x
     x = b.transpose(b.squeeze(x, (2,)), (2, 0, 1))  # (batch, channels, 1, steps) to (steps, batch, channels)
     x = _bidirectional(b, x, _HIDDEN // 2, _HIDDEN)
-    return b.build(_bidirectional(b, x, _HIDDEN // 4, classes))
+    return b.build(_bidirectional(b, x, _HIDDEN // 4, _CHARACTERS))
 
 
 def _bidirectional(b: GraphBuilder, x: str, hidden: int, out: int) -> str:
