@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -114,7 +112,7 @@ class Cores:
 
 def planning_device(device: FilePath) -> DeviceFile:
     """Read the file of a device that executes plans, by its name or from a path."""
-    found = load_device(Path(device) if isinstance(device, PathLike) else device)
+    found = load_device(device)
     if found.engine != "onednn":
         raise DeviceError(
             f"device {found.name!r} runs {found.engine}, which executes no plans",
