@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,14 +18,12 @@ from partition_models import MODELS, Saved, images, meshes, split_all
 from depth import examples
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
-from edgeplan.engines.gpu.opencl import OpenclProcessor
 from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
 from edgeplan.runtime.lowering import lower
@@ -123,6 +120,9 @@ def test_what_cannot_be_cut_is_said_in_words(tmp_path: Path) -> None:
     assert rows["fc: its rows are images"] == 1
     assert rows["pool: one row"] == 1
     assert rows["resize: rows of what it writes need others of what it reads"] == 1
+    assert "conv: depthwise" in _reasons(pictures, tmp_path, Dimension.channels)
+    by_pixels = _reasons(pictures, tmp_path, Dimension.channels, NHWC)
+    assert any(why.endswith(": its output is not dense by channels") for why in by_pixels)
     elements = _reasons(pictures, tmp_path, Dimension.elements)
     assert elements["conv: a conv does not compute each element for itself"] >= 6
     recurrent_rows = _reasons(recurrent, tmp_path, Dimension.rows)
@@ -137,68 +137,23 @@ def test_what_cannot_be_cut_is_said_in_words(tmp_path: Path) -> None:
         (Dimension.rows, 11, r"its parts end at \[11\], not between 0 and 11"),
         (Dimension.rows, 0, r"its parts end at \[0\], not between 0 and 11"),
         (Dimension.channels, 4, r"its parts end at \[4\], not at"),
+        (Dimension.channels, 24, r"its parts end at \[24\], not between 0 and 24"),
         (Dimension.elements, 16, "a conv does not compute each element for itself"),
     ],
 )
 def test_a_cut_that_is_none_is_refused(tmp_path: Path, dimension: Dimension, end: int, said: str) -> None:
     lowered = Saved(images(), tmp_path).lowered
-    assignments: list[Assignment] = [0] * len(lowered.steps)
-    assignments[0] = Split(end, dimension)
+    layouts = activation_layouts(lowered, BLOCKED)
+    assignments: list[Assignment] = [Split(end, dimension), *[0] * (len(lowered.steps) - 1)]
     with pytest.raises(ModelError, match=said):
-        partition(lowered, activation_layouts(lowered, BLOCKED), _BLOCK, assignments)
+        partition(lowered, layouts, _BLOCK, assignments)
+    with pytest.raises(ModelError, match=r"(\d+) assignments for (?!\1)\d+ steps"):
+        partition(lowered, layouts, _BLOCK, assignments[:-1])
 
 
 @pytest.mark.parametrize(("share", "end"), [(0, 16), (0.01, 16), (0.5, 48), (0.99, 80), (1, 80)])
 def test_the_end_nearest_to_a_share_leaves_something_for_both(share: float, end: int) -> None:
     assert Extent(96, 16).nearest(share) == end
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[OnednnProcessor, OpenclProcessor]]:
-    """Two processors on the first and the last core."""
-    cores = sorted(os.sched_getaffinity(0))
-    try:
-        with (
-            OnednnProcessor(cores[:1]) as cpu,
-            OpenclProcessor(OpenclOptions(cores=tuple(cores[-1:])), cpu.dnnl.info.block) as gpu,
-        ):
-            yield cpu, gpu
-    except DeviceError as error:
-        pytest.skip(error.what)
-
-
-@pytest.mark.parametrize(
-    ("name", "home", "dimension"),
-    [
-        ("images", BLOCKED, Dimension.rows),
-        ("images", BLOCKED, Dimension.elements),
-        ("three of them", BLOCKED, Dimension.batch),
-        ("three of them", BLOCKED, Dimension.rows),
-        ("attention", NCHW, Dimension.batch),
-        ("attention", NCHW, Dimension.rows),
-        ("attention", NCHW, Dimension.channels),
-    ],
-)
-def test_both_processors_compute_parts_of_a_step(
-    pair: tuple[OnednnProcessor, OpenclProcessor], tmp_path: Path, name: str, home: str, dimension: Dimension
-) -> None:
-    cpu, gpu = pair
-    model = Saved(MODELS[name](), tmp_path)
-    layouts = activation_layouts(model.lowered, home)
-    assignments = split_all(model.lowered, home, cpu.dnnl.info.block, dimension, 0.4)
-    for k, step in enumerate(model.lowered.steps):
-        if gpu.refuses(model.lowered, step, layouts):
-            assignments[k] = 0
-        elif assignments[k] == 0:
-            assignments[k] = 1
-    assert sum(isinstance(a, Split) for a in assignments) > 1
-    made = partition(model.lowered, layouts, cpu.dnnl.info.block, assignments)
-    expected = model.whole(cpu.dnnl, home)
-    with PairSession.of(cpu, gpu, made, model.path, Synchronisation.events) as session:
-        session.run(model.inputs)
-        found = session.run(model.inputs)
-    for output, values in expected.items():
-        np.testing.assert_allclose(found[output], values, rtol=1e-4, atol=1e-5 * np.abs(values).max())
 
 
 def test_streamed_parts_of_factors_are_of_their_channels(tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.gpu_start.files import WeightFiles, packed_of
-from edgeplan.gpu_start.model import OWN, GpuModel, StepChoice, gpu_model, write_gpu_folder
+from edgeplan.gpu_start.model import OWN, GpuModel, gpu_model, write_gpu_folder
 from edgeplan.gpu_start.session import (
-    argument_of,
     gpu_class,
     host_processors,
     launch_of,
@@ -35,8 +34,8 @@ from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.opencl.building import ProgramSource
-from edgeplan.opencl.launch import Launch
-from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.opencl.launch import Launch, Memory
+from edgeplan.opencl.processor import DispatchingProcessor, argument_of
 from edgeplan.planning.optimal import Search
 from edgeplan.profiling.subjects import require_exact
 from edgeplan.runtime.dnnl import Dnnl
@@ -108,7 +107,7 @@ class CostMeter:
     def _measure(self, step: GpuStep, name: str) -> tuple[GpuCandidate, ...]:
         processor, weights = self._processor, step.weights
         sources = self._sources(step)
-        memories: dict[str, Any] = {"arena": self._arena, "workspace": self._workspace, "weights": self._arena}
+        memories = {Memory.arena: self._arena, Memory.workspace: self._workspace, Memory.weights: self._arena}
         raw_ms = pack_ms = upload_ms = read_ms = 0.0
         raw_bytes = kept_bytes = 0
         kept = allocate(_FLOAT_BYTES * weights.elements if weights is not None else 0, PAGE_BYTES).data
@@ -117,7 +116,7 @@ class CostMeter:
             values, pack_ms = _timed(packed_of, weights, raw)
             raw_bytes, kept_bytes = sum(place.size for place in weights.places), values.nbytes
             _, read_ms = _timed(np.copyto, kept, values.view(np.uint8))  # as from the page cache
-            memories["weights"], upload_ms = _timed(processor.upload, kept.view(np.float32))
+            memories[Memory.weights], upload_ms = _timed(processor.upload, kept.view(np.float32))
         launches = [(launch_of(x), [argument_of(given, memories) for given in x.arguments]) for x in step.launches]
         users = max(1, min((self._users[source] for source in sources), default=1))
         compiled = {*sources, *map(self._kernel, step.launches)}
@@ -154,8 +153,8 @@ class CostMeter:
         """
         steps = [self._model.step(k, name) for k, kernels in enumerate(self._model.kernels) for name in kernels]
         most = max((step.weights.elements for step in steps if step.weights is not None), default=0)
-        memories = {"arena": self._arena, "workspace": self._workspace,
-                    "weights": self._processor.own_memory(_FLOAT_BYTES * most)}  # fmt: skip
+        room = self._processor.own_memory(_FLOAT_BYTES * most)
+        memories = {Memory.arena: self._arena, Memory.workspace: self._workspace, Memory.weights: room}
         for planned in (launch for step in steps for launch in step.launches):
             launch = launch_of(planned)
             source, kernel = self._processor.source_of(launch), self._kernel(planned)
@@ -275,7 +274,7 @@ class GpuPlanning:
             found.note,
         )
         schedule = GpuSchedule(found.queues, found.in_sequence, found.at_once, found.code, planner)
-        choices = [StepChoice(one.kernel, one.cached) for one in found.choice]
+        choices = [(one.kernel, one.cached) for one in found.choice]
         write_gpu_folder(self.model, choices, schedule, prediction, self._processor, folder)
         return GpuPlan(folder, self.costs, prediction)
 
