@@ -17,7 +17,6 @@ from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.planning.document import Plan, plan_of
-from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime import loops
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.native_session import NativeSession, open_session
@@ -104,9 +103,19 @@ def assert_close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarra
         assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
 
 
+class Span(NamedTuple):
+    """A stage of a step on a core, -1 the main one, ms."""
+
+    core: int
+    layer: int
+    stage: str
+    start_ms: float
+    end_ms: float
+
+
 def spans_of(session: NativeSession) -> list[Span]:
     """The timeline of a cold start, ms of the monotonic clock."""
-    return [Span(core_name(core - 1), step, stage, begin / 1e6, end / 1e6) for core, step, stage, begin, end in session.trace()]
+    return [Span(core - 1, step, stage, begin / 1e6, end / 1e6) for core, step, stage, begin, end in session.trace()]
 
 
 #: Libraries that no process that runs a plan loads.

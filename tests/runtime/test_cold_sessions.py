@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_file_runs import made, node, onnxruntime_outputs, values, write
-from plan_folders import assert_close, spans_of
+from plan_folders import Span, assert_close, spans_of
 
 from depth import MANY, by_day
 from edgeplan.chapters.cold_start.api import read_model
@@ -25,8 +25,9 @@ from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.planning.document import SOURCES, Plan
-from edgeplan.planning.machine import Span
+from edgeplan.planning.document import Plan
+from edgeplan.planning.machine import MAIN
+from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
@@ -57,7 +58,7 @@ def test_asymmetric_cores_wait(
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
     with open_session(folder, fixed=True) as session:
         assert_close(session.run(random_inputs(graph)), wanted)
-        lane = sorted((s for s in spans_of(session) if s.core == "prepare:0"), key=lambda s: s.start_ms)
+        lane = sorted((s for s in spans_of(session) if s.core == 0), key=lambda s: s.start_ms)
     for _, one in itertools.groupby(lane, lambda s: s.layer):
         *work, last = one  # the last one of a step is prolonged
         assert last.end_ms - last.start_ms >= 39 * sum(s.end_ms - s.start_ms for s in work)
@@ -212,7 +213,7 @@ def _check_timeline(plan: Plan, spans: list[Span], stealing: bool) -> None:
         if k >= plan.widen_from:
             assert max(prepared.values()) <= span.start_ms
     if not stealing:
-        for core, planned in (("main", plan.main), ("prepare:0", plan.queues[0])):
+        for core, planned in ((MAIN, plan.main), (0, plan.queues[0])):
             assert list(dict.fromkeys(s.layer for s in by_core[core] if s.stage != "execute")) == list(planned)
 
 

@@ -33,7 +33,7 @@ from edgeplan.measurement.process.record_bench import Bench
 from edgeplan.measurement.process.starts import ATTEMPTS, Forks, prepared_plan, start_cold
 from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.document import Plan
-from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, cost_arrays, makespan_ms, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, cost_arrays, makespan_ms, stages_ms
 from edgeplan.planning.optimal import Outcome, Search, optimal_outcome, plan_document
 from edgeplan.planning.profile import BIG, SOURCES, Candidate, Contention, Fresh, Profile, check, pareto
 from edgeplan.profiling.rounds import Harness, release_freed
@@ -202,12 +202,8 @@ def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
         choice.append([(c.implementation, c.source) for c in layer.candidates].index(wanted))
     place = {k: q for q, queue in enumerate(plan.queues) for k in queue}
     schedule = KernelSchedule(tuple(choice), tuple(place.get(k, MAIN) for k in range(len(choice))), plan.widen_from)
-    makespan_ms, spans = simulate(profile, schedule)
-    sums = {"total": makespan_ms} | dict.fromkeys(STAGES, 0.0) | {"open": profile.start_ms}
-    for span in spans:
-        if span.stage != "execute" or span.core == core_name(MAIN):
-            sums[span.stage] += span.end_ms - span.start_ms
-    return sums
+    total = profile.start_ms + makespan_ms(cost_arrays(profile), schedule)
+    return {"total": total, "open": profile.start_ms} | stages_ms(profile, schedule)
 
 
 def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:

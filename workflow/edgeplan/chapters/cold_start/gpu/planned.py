@@ -57,6 +57,7 @@ _NS_PER_MS, _FLOAT_BYTES = 1e6, 4
 #: Threads that prepare, at most: more wait for each other in the interpreter, and the bound of their plans is looser.
 MOST_THREADS = 2
 _MS_PER_S = 1e3
+_REPEATS = 3  # of a kernel, after its first execution
 _NO_KERNEL = GpuCandidate("", cached=True, read_ms=0.0, pack_ms=0.0, upload_ms=0.0, load_ms=0.0, compile_ms=0.0,
                           first_ms=0.0, warm_ms=0.0)  # fmt: skip
 _UPLOAD_BYTES = 1 << 28
@@ -64,13 +65,10 @@ Made = TypeVar("Made")
 
 
 class CostMeter:
-    """A meter measures the candidates of a model on a processor that was opened late, and notes when kernels run.
+    """A meter measures the candidates of a model on a processor that was opened late, and notes when kernels run."""
 
-    Each kernel is executed `repeats` times after its first execution.
-    """
-
-    def __init__(self, model: GpuModel, processor: DispatchingProcessor, repeats: int = 3) -> None:
-        self._model, self._processor, self._repeats = model, processor, repeats
+    def __init__(self, model: GpuModel, processor: DispatchingProcessor) -> None:
+        self._model, self._processor = model, processor
         program = model.with_steps([model.step(k, OWN) for k in range(len(model.steps))])
         self._own = program.steps
         self._files = WeightFiles(program, model.path.parent)
@@ -140,7 +138,7 @@ class CostMeter:
     def _executed(self, kernel: Kernel) -> list[float]:
         """The times of a kernel on the device (ms), its first one and those after it."""
         processor, found = self._processor, []
-        for _ in range(1 + self._repeats):
+        for _ in range(1 + _REPEATS):
             processor.enqueue(kernel)
             processor.finish()
             found += [(end - begin) / _NS_PER_MS for begin, end in processor.spans()]
@@ -262,17 +260,11 @@ class GpuPlanning:
 
     def write(self, planner: str, folder: Path, search: Search | None = None) -> GpuPlan:
         """Make a plan by a planner of `GPU_PLANNERS`, and write its folder, where another plan may lie."""
-        require_known("planner", [planner], GPU_PLANNERS, "--planner")
         began = time.perf_counter()
         found = GPU_PLANNERS[planner](self.costs, search or Search())
         taken = time.perf_counter() - began
-        prediction = GpuPrediction(
-            found.makespan_ms,
-            min(found.lower_bound_ms, found.makespan_ms),
-            self._seconds + taken,
-            taken * _MS_PER_S,
-            found.note,
-        )
+        bound_ms = min(found.lower_bound_ms, found.makespan_ms)
+        prediction = GpuPrediction(found.makespan_ms, bound_ms, self._seconds + taken, taken * _MS_PER_S, found.note)
         schedule = GpuSchedule(found.queues, found.in_sequence, found.at_once, found.code, planner)
         choices = [(one.kernel, one.cached) for one in found.choice]
         write_gpu_folder(self.model, choices, schedule, prediction, self._processor, folder)
