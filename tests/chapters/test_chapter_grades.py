@@ -19,8 +19,8 @@ from cold_chapter_frames import evidence as cold_evidence
 from edgeplan.chapters.cold_start.evaluation.page import cold_grade
 from edgeplan.chapters.memory.evaluation.evidence import MemoryEvidence
 from edgeplan.chapters.memory.evaluation.page import memory_grade
-from edgeplan.chapters.partition.eop.page import eop_grade
-from edgeplan.chapters.partition.eop.tables import EopEvidence
+from edgeplan.chapters.partition.evaluation.eop_page import eop_grade
+from edgeplan.chapters.partition.evaluation.eop_tables import EopEvidence
 from edgeplan.chapters.partition.evaluation.page import partition_grade
 from edgeplan.chapters.partition.evaluation.tables import PartitionEvidence
 from edgeplan.chapters.prediction.evaluation.page import later_repeats, machine_grade

@@ -21,8 +21,8 @@ from trained_nodes import device_file, write_device, write_measurements
 from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
 from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT
 from edgeplan.chapters.memory.evaluation.page import MEMORY_REPORT
-from edgeplan.chapters.partition.eop.page import EOP_REPORT
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
+from edgeplan.chapters.partition.evaluation.eop_page import EOP_REPORT
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import run_stage

@@ -82,6 +82,9 @@ def test_each_image_of_a_batch_is_computed_as_alone(family: str) -> None:
         found += onnxruntime_outputs(to_onnx(graph), {graph.inputs[0]: read})
     assert found[1].shape[0] == 3
     np.testing.assert_allclose(found[1][1:2], found[0], rtol=1e-3, atol=1e-4 * np.abs(found[0]).max())
+    if family == "alexnet":
+        with pytest.raises(ParamsError, match="more than one image"):
+            batched(several, "again", 2)
 
 
 def _operator(op_type: str, out: tuple[int, ...], **attributes: Attribute) -> Graph:

@@ -21,8 +21,8 @@ import yaml
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS as COLD_BARS
 from edgeplan.chapters.memory.evaluation.page import BARS as MEMORY_BARS
 from edgeplan.chapters.memory.evaluation.page import FIRST as MEMORY_FIRST
-from edgeplan.chapters.partition.eop.page import BARS as EOP_BARS
 from edgeplan.chapters.partition.evaluation.checked_page import ASKED
+from edgeplan.chapters.partition.evaluation.eop_page import BARS as EOP_BARS
 from edgeplan.chapters.partition.evaluation.page import BARS as PARTITION_BARS
 from edgeplan.chapters.partition.evaluation.page import FURTHER as PARTITION_FURTHER
 from edgeplan.chapters.prediction.evaluation.page import bars as prediction_bars
