@@ -34,8 +34,7 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.handover import HandoverSession
 from edgeplan.opening import open_plan
 from edgeplan.planning.document import Plan
-from edgeplan.predictors.trees import Forest
-from edgeplan.predictors.walking import Walk
+from edgeplan.predictors.walking import Forest, Walk
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import LATER_NAME, PROGRAM_NAME, PlanFolder, read_folder, replacing, write_plan

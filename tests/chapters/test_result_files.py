@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -24,10 +25,12 @@ from edgeplan.chapters.memory.evaluation.page import MEMORY_REPORT
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
 from edgeplan.chapters.partition.evaluation.eop_page import EOP_REPORT
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
+from edgeplan.chapters.prediction.evaluation import tables as predicted
+from edgeplan.chapters.prediction.evaluation.page import metrics
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import run_stage
 from edgeplan.errors import FormatError
-from edgeplan.reporting.chapter_report import ChapterReport
+from edgeplan.reporting.chapter_report import ChapterReport, make
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_csv, read_document, read_parquet, write_parquet
 
@@ -205,3 +208,21 @@ def test_tables_and_figures_of_merit_are_those_of_their_frames(folder: str, tmp_
     for table in tables:
         made, kept = (pd.read_csv(place / "tables" / table) for place in (measured, COMMITTED / folder))
         pd.testing.assert_frame_equal(made, kept, rtol=1e-4)
+
+
+@pytest.mark.committed
+@pytest.mark.parametrize("device", ["cpu-onednn", "cpu-onnxruntime", "cpu-openvino"])
+def test_tables_and_figures_of_merit_of_predictions_are_those_of_their_frames(device: str) -> None:
+    frames = {name: COMMITTED / device / path for name, path in predicted._FILES.items()}
+    known = {name: predicted._table(path) for name, path in frames.items() if path.is_file()}
+    known |= {name: read_document(COMMITTED / device / path) for name, path in predicted._DOCUMENTS.items()}
+    measured = predicted.Evidence(device, **known)
+    made, found = make(predicted.TABLES, measured)[0], metrics(measured)
+    numbers = ("01", "03", "06", "07", "08", "12", "baselines", "conv_fusion")
+    assert made.keys() >= {f"table_{number}" for number in numbers}
+    assert found.keys() >= {"prediction.within_10pct", "fusion.recall", "interval.width_90"}
+    wanted = json.loads((COMMITTED / f"chapters/{device}/prediction.json").read_text())
+    assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-5)
+    for name, frame in made.items():
+        kept = pd.read_csv(COMMITTED / device / f"tables/{name}.csv").drop(columns="measured_at")
+        pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(frame.to_csv(index=False))), kept, rtol=1e-4)

@@ -19,10 +19,9 @@ from evaluation_evidence import full_evidence
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.prediction.evaluation import page as report
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT, metrics
-from edgeplan.chapters.prediction.evaluation.tables import TABLES
+from edgeplan.chapters.prediction.evaluation.tables import TABLES, Evidence
 from edgeplan.chapters.registry import Params, parts_of_report
 from edgeplan.errors import FormatError
 from edgeplan.report.stage import PageSection, parts, remarks_of, render_page, shown_first, summary, write_report

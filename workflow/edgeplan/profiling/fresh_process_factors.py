@@ -20,8 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -76,7 +75,8 @@ def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeat
 
     def factor(*programs: TrialProgram) -> float:
         with ExitStack() as stack:
-            first, second = (stack.enter_context(_Passes(rig, program)) for program in programs)
+            benches = (Bench(made.content, rig.dnnl.info.path, made.cache, rig.bench) for made in programs)
+            first, second = (_Passes(rig.dnnl, stack.enter_context(bench)) for bench in benches)
             return _pair((first, second), where, watch, repeats)
 
     return Pairs(factor(trials.cached, trials.cached), factor(trials.raw, trials.trying))  # raw ones go to places of their own
@@ -139,28 +139,22 @@ def _at_once(*preparing: tuple[_Passes, int]) -> list[float]:
     return [each.result() for each in made]
 
 
+@dataclass(frozen=True, slots=True)
 class _Passes:
     """Passes prepare a whole model with the first candidate of every step, as a cold start does."""
 
-    def __init__(self, rig: Harness, program: TrialProgram) -> None:
-        self._dnnl = rig.dnnl
-        self._bench = Bench(program.content, rig.dnnl.info.path, program.cache, rig.bench)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bench.close()
+    dnnl: Dnnl
+    bench: Bench
 
     def prepare(self, together: threading.Barrier | None = None) -> float:
         """Return milliseconds of preparing all steps; together with others if they are to begin, and to have ended, at once."""
-        self._dnnl.set_threads(1)
+        self.dnnl.set_threads(1)
         release_freed()
-        self._bench.renew()  # also what is mapped: pages that were seen before cost nothing
+        self.bench.renew()  # also what is mapped: pages that were seen before cost nothing
         if together:
             together.wait()
         waited, start = thread_waited_ms(), time.perf_counter()
-        spent = self._bench.prepare_all()
+        spent = self.bench.prepare_all()
         elapsed_ms = (time.perf_counter() - start) * 1e3
         lost = min((thread_waited_ms() - waited) / elapsed_ms, _MOST_WAITED)
         if together:

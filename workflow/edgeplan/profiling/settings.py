@@ -60,11 +60,9 @@ class ProfileSettings(BaseModel):
         """Return the settings that decide a measured row: not tolerances, which re-measure nothing."""
         fields = {"blocks", "warm_runs", "reference_runs", "margin", "exchange", "page_cache"}
         # where they have their defaults they are left out, as rows of before they were there have no such fields
-        fields |= {name for name in ("on_noise", "thorough") if not self._default(name)}
+        known = type(self).model_fields
+        fields |= {name for name in ("on_noise", "thorough") if getattr(self, name) != known[name].default}
         return self.model_dump(include=fields)
-
-    def _default(self, name: str) -> bool:
-        return bool(getattr(self, name) == type(self).model_fields[name].default)
 
     @property
     def strict(self) -> bool:

@@ -30,7 +30,7 @@ from edgeplan.chapters.partition.learning.predictors import (
     shape_matrix,
 )
 from edgeplan.chapters.partition.settings import SIDES
-from edgeplan.predictors.trees import slim_text
+from edgeplan.predictors.walking import slim_text
 from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support import cpus
 
