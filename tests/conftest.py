@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -25,26 +25,23 @@ from edgeplan.cli import main
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock, others
 from edgeplan.measurement.process import starts
 from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES
+from edgeplan.profiling.subjects import target_of
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import default_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.support.machine import fingerprint
 
 settings.register_profile("few", derandomize=True, max_examples=FEW)
 settings.register_profile("many", derandomize=True)
 settings.load_profile(PROFILE)
 Array = npt.NDArray[np.float32]
-
-
 #: The lane of a test whose file names none as `LANE`; what computes with oneDNN or OpenCL is of `numerics` instead.
 _FAST = "fast"
 #: Lanes of folders that have another one.
@@ -58,14 +55,9 @@ _READ: list[str] = []
 #: Tests of these lanes work in the checkout, all others in an empty folder.
 _IN_PLACE, _ELSEWHERE = ("texts", "slow", "committed"), tempfile.TemporaryDirectory(prefix="edgeplan-tests-")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
-_BY_ISA = (
-    "edgeplan.runtime.dnnl",
-    "edgeplan.runtime.partitioned",
-    "edgeplan.engines.onednn.processor",
-    "edgeplan.engines.gpu",
+_BY_ISA = tuple(
+    f"edgeplan.{name}" for name in ("runtime.dnnl", "runtime.partitioned", "engines.onednn.processor", "engines.gpu")
 )
-
-
 #: Engines that do so, each of which some tests take in turn. OpenVINO reads the same variable for a oneDNN of its own, which
 #: ends the process where it asks for less than the processor has.
 _ENGINES_BY_ISA = {"onednn", "opencl"}
@@ -156,14 +148,11 @@ def dnnl() -> Dnnl:
         pytest.skip(error.what)
 
 
-@dataclass(frozen=True)
-class Planner:
-    """Makes plans without planning: the choices are the test's."""
+@pytest.fixture(scope="session")
+def planned(dnnl: Dnnl) -> Callable[..., Plan]:
+    """Makes plans for two equal cores without planning: the choices are the test's."""
 
-    dnnl: Dnnl
-
-    def __call__(
-        self,
+    def plan(
         model: Path,
         graph: Graph,
         *,
@@ -174,30 +163,22 @@ class Planner:
         widen_from: int = 0,
         **changes: object,
     ) -> Plan:
-        """A plan for two equal cores: of each step, the candidate `picks` names (else the default), the source, the queue."""
+        """Of each step the candidate that `picks` names (else the default), the source, and the queue."""
         lowered = lower(graph)
         count = len(lowered.steps)
-        self.dnnl.set_threads(1)
-        with self.dnnl.without_primitive_cache():
-            offered = step_candidates(self.dnnl, lowered, home)
+        dnnl.set_threads(1)
+        with dnnl.without_primitive_cache():
+            offered = step_candidates(dnnl, lowered, home)
         chosen = [
             candidates[picks[k] % len(candidates)].name if k < len(picks) else default(candidates).name
             for k, candidates in enumerate(offered)
         ]
         names = sorted(set(chosen))
-        weighted = [
-            bool(step.weights) or "form" in step.settings for step in lowered.steps
-        ]  # tables of places are weights, too
+        weighted = [bool(s.weights) or "form" in s.settings for s in lowered.steps]  # tables of places are weights, too
         source = [sources[k % len(sources)] if weighs else "none" for k, weighs in enumerate(weighted)]
         on_queue = [queued[k % len(queued)] if queued else k % 3 != 0 for k in range(count)]
+        costs = dict.fromkeys(("planning_ms", "read_bytes", "cache_bytes"), 0) | {"makespan_ms": 1.0, "lower_bound_ms": 1.0}
         fields: dict[str, object] = {
-            "model": model.name,
-            "model_sha256": model_sha256(model),
-            "library": "onednn",
-            "library_version": self.dnnl.info.version,
-            "isa": self.dnnl.info.isa,
-            "machine": fingerprint(),
-            "threads": 2,
             "planner": "by hand",
             "costs": "profiled",
             "note": "",
@@ -211,19 +192,10 @@ class Planner:
             "main": tuple(k for k in range(count) if not on_queue[k]),
             "queues": (tuple(k for k in range(count) if on_queue[k]),),
             "widen_from": count if widen_from < 0 else min(widen_from, count),
-            "makespan_ms": 1.0,
-            "lower_bound_ms": 1.0,
-            "planning_ms": 0.0,
-            "read_bytes": 0,
-            "cache_bytes": 0,
         }
-        return Plan.model_validate(fields | changes)
+        return Plan.model_validate(asdict(target_of(model, dnnl, 2)) | fields | costs | changes)
 
-
-@pytest.fixture(scope="session")
-def planned(dnnl: Dnnl) -> Planner:
-    """Plans by hand."""
-    return Planner(dnnl)
+    return plan
 
 
 @pytest.fixture
@@ -252,8 +224,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[RunJob]:
     return given
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What a command ended with and printed."""
 
     code: int

@@ -24,10 +24,6 @@ def some(values: Sequence[Value], turn: str) -> Sequence[Value]:
     return values if MANY else (values[sum(turn.encode()) % len(values)],)
 
 
-def by_day(values: Sequence[Any], least: int = 1, fields: int = 1) -> list[Any]:
-    """Parameters of a test: the first ones are tried by day, the others, of the same kind, are of the lane `long`.
-
-    They are tuples where the test has several parameters (`fields`).
-    """
-    more = [pytest.param(*(value if fields > 1 else (value,)), marks=pytest.mark.long) for value in values[least:]]
-    return [*values[:least], *more]
+def by_day(values: Sequence[Any], least: int = 1) -> list[Any]:
+    """Parameters of a test: the first ones are tried by day, the others, of the same kind, are of the lane `long`."""
+    return [*values[:least], *(pytest.param(value, marks=pytest.mark.long) for value in values[least:])]

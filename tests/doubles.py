@@ -48,9 +48,7 @@ class QueueProcessor(Processor):
         self._problem: BaseException | None = None
         self._stop, self._gave_up = threading.Event(), threading.Event()
         self._done, self._asked = 0, 0
-        self._spans: list[tuple[int, int]] = []
-        self.memory: list[Buffer] = []
-        self._own: dict[int, Buffer] = {}
+        self._spans, self.memory, self._own = list[tuple[int, int]](), list[Buffer](), dict[int, Buffer]()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -94,8 +92,8 @@ class QueueProcessor(Processor):
         arena = self._own.get(executable.arena.address, executable.arena)
         at = scratch.address - arena.address
         choices = (*program.choices[:index], choice, *program.choices[index + 1 :])
-        own = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
-        mine = executable.through(self._dnnl, own)
+        mine = executable.through(self._dnnl)
+        mine.program = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
         mine.arena = arena
         prepared = PreparedSteps(mine, Worker(self._dnnl), steps=(index,))
         return Kernel(choice.name, (prepared, scratch))
@@ -131,34 +129,32 @@ class QueueProcessor(Processor):
         self._gave_up.set()
 
     def finish(self) -> None:
-        end = time.monotonic() + self.limit_seconds
-        while self._done < self._asked:
+        end, told = time.monotonic() + self.limit_seconds, ""
+        while self._done < self._asked and not told:
             time.sleep(0)
-            if time.monotonic() > end:
-                raise DeviceError("the double does not answer", where="double", next_step="none")
-        problem, self._problem = self._problem, None
-        if problem is not None:
-            raise DeviceError(f"the double failed: {problem}", where="double", next_step="none")
-        if self._gave_up.is_set():
+            told = "does not answer" if time.monotonic() > end else ""
+        if not told and self._problem is not None:
+            told, self._problem = f"failed: {self._problem}", None
+        elif not told and self._gave_up.is_set():
+            told = "gave up waiting"
             self._gave_up.clear()
-            raise DeviceError("the double gave up waiting", where="double", next_step="none")
+        if told:
+            raise DeviceError(f"the double {told}", where="double", next_step="none")
 
     def spans(self) -> list[tuple[int, int]]:
         found, self._spans = self._spans, []
         return found
 
     def enqueue_in(self, buffer: Buffer, region: Region) -> None:
-        self._move(buffer, region, inwards=True)
+        self._move(buffer, self._own.get(buffer.address, buffer), region)
 
     def enqueue_out(self, buffer: Buffer, region: Region) -> None:
-        self._move(buffer, region, inwards=False)
+        self._move(self._own.get(buffer.address, buffer), buffer, region)
 
-    def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
-        if buffer.address not in self._own:
+    def _move(self, source: Buffer, target: Buffer, region: Region) -> None:
+        if source is target:
             return
         at, width, rows, pitch = region
-        own = self._own[buffer.address]
-        source, target = (buffer, own) if inwards else (own, buffer)
 
         def move() -> None:
             for row in range(at, at + rows * pitch, pitch):

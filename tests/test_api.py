@@ -43,10 +43,10 @@ def test_an_import_waits_for_nothing_heavy(tmp_path: Path, imported: str) -> Non
 
 
 def test_all_that_is_promised_is_there() -> None:
-    for name in edgeplan.__all__:
-        assert getattr(edgeplan, name) is not None
-    assert {name for names in edgeplan._NAMES.values() for name in names} == {*edgeplan.__all__} - {"__version__"}
-    assert {name for name in dir(edgeplan) if not name.startswith("_")} == {*edgeplan.__all__} - {"__version__"}
+    assert all(getattr(edgeplan, name) is not None for name in edgeplan.__all__)
+    promised = {*edgeplan.__all__} - {"__version__"}
+    assert {name for names in edgeplan._NAMES.values() for name in names} == promised
+    assert {name for name in dir(edgeplan) if not name.startswith("_")} == promised
     assert "__version__" in dir(edgeplan)
     with pytest.raises(AttributeError, match="nosuch"):
         edgeplan.nosuch  # noqa: B018  asking for it is the test
@@ -171,13 +171,9 @@ def test_the_page_names_every_function_and_says_which_commands_have_none() -> No
     page = (ROOT / "docs" / "api.md").read_text()
     functions = [name for name in edgeplan.__all__ if inspect.isfunction(getattr(edgeplan, name))]
     assert len(functions) > 8
-    for name in functions:
-        assert f"| `{name}(" in page, name
-    for name in set(edgeplan.__all__) - {"__version__"} - set(functions):
-        assert f"`{name}`" in page, name
-    group = typer.main.get_command(app)
-    for words in _leaves(group, ()):
-        assert f"`edgeplan {' '.join(words)}`" in page, words
+    wanted = {f"| `{name}(" for name in functions} | {f"`{name}`" for name in {*edgeplan.__all__} - {"__version__", *functions}}
+    wanted |= {f"`edgeplan {' '.join(words)}`" for words in _leaves(typer.main.get_command(app), ())}
+    assert [text for text in wanted if text not in page] == []
 
 
 def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

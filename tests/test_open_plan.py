@@ -1,33 +1,48 @@
-"""Plan folders: of every kind opened by one function, and those that `edgeplan plan MODEL` shows, which were run."""
+"""Plan folders: of every kind opened by one function, shown by `edgeplan plan MODEL`, and handed over to a second processor."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
+import yaml
 from streamed_models import plain_model, streamed, write_streamed_plan
+from typer.testing import CliRunner
 
 import edgeplan
 from edgeplan import native
+from edgeplan.cli import app
 from edgeplan.cli.front import print_front
+from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, FormatError, ParamsError
 from edgeplan.front import COLD, CONTINUOUS, MEMORY, STOCK, Front, FrontPlan, plan_front
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.handover import HandoverSession
+from edgeplan.opening import open_plan
 from edgeplan.planning.document import Plan
-from edgeplan.predictors.trees import Forest
-from edgeplan.predictors.walking import Walk
+from edgeplan.predictors.walking import Forest, Walk
+from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import replacing
+from edgeplan.runtime.folder import LATER_NAME, PROGRAM_NAME, PlanFolder, read_folder, replacing, write_plan
+from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.program_file import HEADER, PROGRAM_BIN
+from edgeplan.testing.engines import reference_outputs, require_close
 
 KINDS = ("cold-start", "memory")  # a pair: tests/chapters/partition/test_partition_pair.py
 
@@ -80,15 +95,15 @@ def test_a_later_format_and_a_folder_that_is_none_are_refused(plan: Path) -> Non
     content = path.read_bytes()
     magic, version, *rest = HEADER.struct.unpack_from(content)
     path.write_bytes(HEADER.struct.pack(magic, version + 1, *rest) + content[HEADER.struct.size :])
-    with pytest.raises(FormatError, match="has another format"):
-        edgeplan.open_plan(plan)
-    with pytest.raises(FormatError, match="there is no plan folder"):
-        edgeplan.open_plan(plan / "nowhere")
+    for folder, told in ((plan, "has another format"), (plan / "nowhere", "there is no plan folder")):
+        with pytest.raises(FormatError, match=told):
+            edgeplan.open_plan(folder)
 
 
-@pytest.mark.parametrize("plan", KINDS[1:], indirect=True)
-def test_writing_that_fails_leaves_the_old_plan(plan: Path) -> None:
-    before = {path.name: path.read_bytes() for path in plan.iterdir()}
+def test_writing_that_fails_leaves_the_old_plan(tmp_path: Path) -> None:
+    plan = tmp_path / "plan"
+    plan.mkdir()
+    (plan / "plan.json").write_text("whole")
 
     def write() -> None:
         with replacing(plan) as building:
@@ -97,7 +112,7 @@ def test_writing_that_fails_leaves_the_old_plan(plan: Path) -> None:
 
     with pytest.raises(edgeplan.EdgeplanError, match="still works"):
         write()
-    assert {path.name: path.read_bytes() for path in plan.iterdir()} == before
+    assert [(path.name, path.read_text()) for path in plan.iterdir()] == [("plan.json", "whole")]
     assert not list(plan.parent.glob(".planning-*"))
 
 
@@ -200,3 +215,171 @@ def test_goals_without_a_folder_budgets_and_words_that_are_no_file_are_refused(
     assert found.code in (2, ParamsError.exit_code)
     assert told.replace("MODEL", str(model)) in found.err + found.out
     assert not (tmp_path / "plan").exists()
+
+
+_TOLERANCE = 1e-4
+_MOST_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan for both goals on a host and PoCL, and one of another model; the model's outputs on its random inputs."""
+
+    folder: Path
+    other: Path
+    graph: Graph
+    outputs: dict[str, Any]
+
+
+def _graph(features: int) -> Graph:
+    b = GraphBuilder("small", (1, 3, 16, 16))
+    x = b.conv_bn(b.conv_bn(b.input, features, 3, 2), features, 3)
+    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
+
+
+@pytest.fixture(scope="module")
+def handed(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    pytest.importorskip("pyopencl")
+    folder = tmp_path_factory.mktemp("handover")
+    cores = sorted(os.sched_getaffinity(0))
+    first, core = cores[0], cores[-1]
+    options = {"platform": "Portable Computing Language", "cores": str(core)}
+    device = {"format_version": 1, "name": "opencl-here", "engine": "opencl", "cores": [core], "options": options}
+    sides = [
+        {"name": "cpu", "device": "cpu-onednn", "cores": [first]},
+        {"name": "gpu", "device": "opencl-here", "cores": [core]},
+    ]
+    pair = {"format_version": 2, "name": "pair-here", "synchronisation": "events", "processors": sides}
+    for kind, content in (("devices", device), ("pairs", pair)):
+        (folder / "config" / kind).mkdir(parents=True)
+        (folder / "config" / kind / f"{content['name']}.yaml").write_text(yaml.safe_dump(content))
+    made = {}
+    for features in (32, 48):
+        save_onnx(_graph(features), folder / f"{features}.onnx")
+        given = ["plan", str(folder / f"{features}.onnx"), "--pair", "pair-here", "--for", "both"]
+        found = CliRunner().invoke(app, [*given, "-o", str(folder / f"plan-{features}"), "--workspace", str(folder)])
+        assert found.exit_code == 0, found.output
+        assert "the faster one answers" in found.output
+        made[features] = folder / f"plan-{features}"
+    graph = _graph(32)
+    return Planned(made[32], made[48], graph, reference_outputs(graph))
+
+
+@pytest.fixture
+def copy(handed: Planned, tmp_path: Path) -> Path:
+    """A plan folder that may be damaged."""
+    return Path(shutil.copytree(handed.folder, tmp_path / "plan", copy_function=shutil.copy2))
+
+
+class _Slowed:
+    """A session that takes longer than it has to."""
+
+    def __init__(self, session: Any, seconds: float) -> None:
+        self._session, self._seconds = session, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        time.sleep(self._seconds)
+        found: dict[str, Any] = self._session.run(inputs)
+        return found
+
+
+def _opened(folder: Path, host_s: float, later_s: float, kind: type[_Slowed] = _Slowed) -> HandoverSession:
+    def later(found: PlanFolder) -> Session:
+        return cast("Session", kind(open_plan(found), later_s))
+
+    return HandoverSession(folder, lambda: cast("NativeSession", _Slowed(open_session(folder), host_s)), later)
+
+
+def _run_checked(session: Session, handed: Planned, times: int) -> None:
+    inputs = random_inputs(handed.graph)
+    for _ in range(times):
+        require_close(session.run(inputs), handed.outputs, _TOLERANCE)
+
+
+@pytest.mark.parametrize(("host_s", "later_s", "hands_over"), [(0.3, 0.0, True), (0.0, 0.3, False)])
+def test_the_faster_processor_answers_and_every_answer_is_right(
+    handed: Planned, host_s: float, later_s: float, hands_over: bool
+) -> None:
+    before = os.sched_getaffinity(0)
+    with _opened(handed.folder, host_s, later_s) as session:
+        _run_checked(session, handed, 1)
+        assert session.cold_ms > 0
+        assert session.wait(_MOST_SECONDS)
+        _run_checked(session, handed, 8)
+        assert (session.handed_over == 8) == hands_over, session.stayed_because
+        assert bool(session.stayed_because) != hands_over
+        assert session.cold_ms > 0
+        assert session.stages_ms()
+    assert os.sched_getaffinity(0) == before
+
+
+def _damage(folder: Path, _: Planned) -> None:
+    path = folder / LATER_NAME / PROGRAM_NAME
+    path.write_bytes(path.read_bytes() + b" ")
+
+
+def _of_another(folder: Path, handed: Planned) -> Path:
+    path = folder / LATER_NAME
+    shutil.rmtree(path)
+    return Path(shutil.copytree(handed.other / LATER_NAME, path, copy_function=shutil.copy2))
+
+
+def _of_other_values(folder: Path, handed: Planned) -> None:
+    """Another model's plan under this model's digest: it runs, and answers otherwise."""
+    path = _of_another(folder, handed)
+    plan = read_folder(path)
+    made_for = msgspec.structs.replace(plan.made_for, model_sha256=read_folder(folder).made_for.model_sha256)
+    write_plan(path, plan.kind, made_for, plan.schedule, plan.prediction, tuple(plan.files))
+
+
+@pytest.mark.parametrize("harm", [_damage, _of_other_values])
+def test_a_later_plan_that_fails_or_differs_costs_no_answer(
+    handed: Planned, copy: Path, harm: Callable[[Path, Planned], None]
+) -> None:
+    harm(copy, handed)
+    with open_plan(copy) as session:
+        assert isinstance(session, HandoverSession)
+        _run_checked(session, handed, 1)
+        assert session.wait(_MOST_SECONDS)
+        _run_checked(session, handed, 8)
+        assert "later plan" in session.stayed_because
+        assert session.handed_over == 0
+
+
+def test_a_later_plan_of_another_model_is_refused(handed: Planned, copy: Path) -> None:
+    _of_another(copy, handed)
+    with pytest.raises(FormatError, match="another model"):
+        open_plan(copy)
+
+
+def test_closing_at_any_moment_ends_the_later_start_and_a_run_tells_who_answered(handed: Planned) -> None:
+    for runs in (0, 1, 2):
+        session = open_plan(handed.folder)
+        _run_checked(session, handed, runs)
+        session.close()
+    found = run(handed.folder, random_inputs(handed.graph), repeat=2)
+    require_close(found.outputs, handed.outputs, _TOLERANCE)
+    assert found.handed_over == 0
+    printed = CliRunner().invoke(app, ["run", str(handed.folder), "--repeat", "2", "--check"])
+    assert printed.exit_code == 0, printed.output
+
+
+def test_a_later_plan_that_fails_in_its_turns_costs_no_answer(handed: Planned) -> None:
+    class Failing(_Slowed):
+        runs = 0
+
+        def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+            self.runs += 1
+            if self.runs > 1:
+                raise DeviceError("the device is gone", next_step="look for it")
+            return super().run(inputs)
+
+    with _opened(handed.folder, 0.0, 0.0, Failing) as session:
+        assert not session.wait(), "nothing is begun that could be waited for"
+        _run_checked(session, handed, 1)
+        assert session.wait(_MOST_SECONDS)
+        _run_checked(session, handed, 4)
+        assert "the device is gone" in session.stayed_because

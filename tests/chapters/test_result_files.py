@@ -1,7 +1,8 @@
-"""Files that one stage hands to the next: damaged ones end the stage that reads them with a message, and nothing is written."""
+"""Files that stages hand over: damaged ones end the stage that reads them, and those in git are what the present code makes."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -18,13 +19,21 @@ from evaluation_evidence import full_evidence
 from shipped_params import PARAMS_FILE
 from trained_nodes import device_file, write_device, write_measurements
 
+from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
+from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT
+from edgeplan.chapters.memory.evaluation.page import MEMORY_REPORT
+from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
+from edgeplan.chapters.partition.evaluation.eop_page import EOP_REPORT
+from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
+from edgeplan.chapters.prediction.evaluation import tables as predicted
+from edgeplan.chapters.prediction.evaluation.page import metrics
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import run_stage
 from edgeplan.errors import FormatError
+from edgeplan.reporting.chapter_report import ChapterReport, make
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_csv, read_document, read_parquet, write_parquet
 
-ROOT = Path(__file__).parents[2]
 RESULTS = Path("results/dev")
 Damage = Callable[[Path, str], str]
 
@@ -114,11 +123,10 @@ READ = (
     ("cold_tables", RESULTS / "cold/runs.parquet", "cold_ms"),
     ("cold_tables", RESULTS / "cold/notes.json", ""),
 )
+#: Each lacks what has to be in it; a table and a document, which one function each reads, are damaged otherwise, too.
 CASES: list[tuple[str, Path, str, Damage]] = [
-    (stage, path, what, damage)
-    for stage, path, what in READ
-    for damage in (truncated, of_another_version, lacking)
-    if what or damage is not lacking
+    *((*read, lacking if read[2] else truncated) for read in READ),
+    *((*read, damage) for read in READ[:2] for damage in (truncated, of_another_version)),
 ]
 
 
@@ -171,3 +179,50 @@ def test_a_missing_file_is_named(tmp_path: Path, read: Callable[[Path], Any]) ->
     path.write_text("[1]")
     with pytest.raises(FormatError, match=r"about\.json must be a mapping"):
         read_document(path)
+
+
+COMMITTED = Path(__file__).parents[2] / "results"
+REPORTS = {
+    "cpu-onednn/cold": (COLD_REPORT, "cold_start"),
+    "cpu-onednn/memory": (MEMORY_REPORT, "memory"),
+    "cuda-h200/cold_gpu": (GPU_REPORT, "cold_gpu"),
+    "opencl-pocl/cold_gpu": (GPU_REPORT, "cold_gpu"),
+    "pair-h200-8sm/partition/checked": (CHECKED_REPORT, "partition_checked"),
+    "pair-pocl/partition": (PARTITION_REPORT, "partition"),
+    "pair-pocl/partition/checked": (CHECKED_REPORT, "partition_checked"),
+    "pair-pocl/partition/eop": (EOP_REPORT, "partition_eop"),
+}
+
+
+@pytest.mark.committed
+@pytest.mark.parametrize("folder", REPORTS)
+def test_tables_and_figures_of_merit_are_those_of_their_frames(folder: str, tmp_path: Path) -> None:
+    report: ChapterReport = REPORTS[folder][0]
+    name, target = REPORTS[folder][1], folder.partition("/")[0]
+    measured = shutil.copytree(COMMITTED / folder, tmp_path / "measured", ignore=shutil.ignore_patterns("tables", "figures"))
+    report.write(measured=measured, metrics=tmp_path / "metrics.json", chapter=tmp_path / target / f"{name}.page.json")
+    wanted = json.loads((COMMITTED / f"chapters/{target}/{name}.json").read_text())
+    assert json.loads((tmp_path / "metrics.json").read_text()) == pytest.approx(wanted, rel=1e-5, nan_ok=True)
+    tables = {path.name for path in (COMMITTED / folder / "tables").glob("*.csv")}
+    assert tables == {path.name for path in (measured / "tables").glob("*.csv")}
+    for table in tables:
+        made, kept = (pd.read_csv(place / "tables" / table) for place in (measured, COMMITTED / folder))
+        pd.testing.assert_frame_equal(made, kept, rtol=1e-4)
+
+
+@pytest.mark.committed
+@pytest.mark.parametrize("device", ["cpu-onednn", "cpu-onnxruntime", "cpu-openvino"])
+def test_tables_and_figures_of_merit_of_predictions_are_those_of_their_frames(device: str) -> None:
+    frames = {name: COMMITTED / device / path for name, path in predicted._FILES.items()}
+    known = {name: predicted._table(path) for name, path in frames.items() if path.is_file()}
+    known |= {name: read_document(COMMITTED / device / path) for name, path in predicted._DOCUMENTS.items()}
+    measured = predicted.Evidence(device, **known)
+    made, found = make(predicted.TABLES, measured)[0], metrics(measured)
+    numbers = ("01", "03", "06", "07", "08", "12", "baselines", "conv_fusion")
+    assert made.keys() >= {f"table_{number}" for number in numbers}
+    assert found.keys() >= {"prediction.within_10pct", "fusion.recall", "interval.width_90"}
+    wanted = json.loads((COMMITTED / f"chapters/{device}/prediction.json").read_text())
+    assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-5)
+    for name, frame in made.items():
+        kept = pd.read_csv(COMMITTED / device / f"tables/{name}.csv").drop(columns="measured_at")
+        pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(frame.to_csv(index=False))), kept, rtol=1e-4)

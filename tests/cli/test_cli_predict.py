@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +105,10 @@ def test_each_engine_is_measured_beside_the_prediction(engine: str) -> None:
     assert told + found["prediction"]["call_ms"] == pytest.approx(wanted.latency_ms)
 
 
-def _measured(**changes: object) -> Measured:
+def _headlines(**changes: object) -> str:
+    """Of a quiet measurement without a prediction, but for some fields."""
     quiet = Measured("m", "d", 1.0, 0.9, 0.01, 0.9, 1.0, 0.0, 0.0, 9.0, None, "none", "make", (), "")
-    return replace(quiet, **changes)  # type: ignore[arg-type]
-
-
-def _headlines(found: Measured) -> str:
-    return "\n".join(cli_predict.headlines(found))
+    return "\n".join(cli_predict.headlines(replace(quiet, **changes)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +121,7 @@ def _headlines(found: Measured) -> str:
     ],
 )
 def test_noise_is_told_and_ends_nothing(changes: dict[str, float], told: str) -> None:
-    assert told in (said := _headlines(_measured(**changes)))
+    assert told in (said := _headlines(**changes))
     assert sum(text in said for text in ("noisy", "other work", "a CPU quota")) == len(changes)
 
 
@@ -135,20 +133,19 @@ def test_a_prediction_is_told_beside_what_was_measured(trained: Path) -> None:
     assert lines[0] == f"{MODEL} on bench"
     assert [line for line in lines if line.startswith("stem act ")]
     found = predict(MODEL, "bench")
-    said = _headlines(_measured(prediction=found, latency_ms=found.latency_ms))
-    assert "90 % interval" in said
-    assert "inside the interval" in said
-    assert "outside the interval" in _headlines(_measured(prediction=found, latency_ms=2 * found.high_ms))  # type: ignore[operator]
+    assert found.high_ms is not None
+    for latency_ms, side in ((found.latency_ms, "inside"), (2 * found.high_ms, "outside")):
+        assert re.search(rf"(?s)90 % interval.*{side} the interval", _headlines(prediction=found, latency_ms=latency_ms))
     for about, other in (
         ({"fingerprint": "0" * 16, "cpu": "Somebody's Processor"}, True),
         ({"fingerprint": references_module.fingerprint(), "cpu": "mine"}, False),
     ):
         write_json(trained, about)
-        said = _headlines(_measured(prediction=predict(MODEL, "bench")))
+        said = _headlines(prediction=predict(MODEL, "bench"))
         told = "predicted for Somebody's Processor (rows of 2026-01-01, of this workspace), not for this machine"
         assert (told in said, "not for this machine" in said) == (other, other)
     write_model(Path(MODEL), acts=["Erf"] * 5)
-    said = _headlines(_measured(prediction=predict(MODEL, "bench")))
+    said = _headlines(prediction=predict(MODEL, "bench"))
     assert "no interval: " in said
     assert said.count("of the time is guessed") == 1
     assert "the interval" not in said
@@ -207,27 +204,20 @@ def test_the_quiet_speed_is_that_of_stored_rows_of_this_machine(tmp_path: Path) 
     assert references_module.nominal_times("other", tmp_path / "data/rows", references, 2).compute_us != 123.0
 
 
-Answers = Callable[..., tuple[int, str, str]]
-#: Operators of each line.
-LINES = ["stem act 0", "backbone/block_0", "matmul_2", *(f"backbone/block_{n}" for n in range(2, LAYERS))]
+Answers = Callable[..., Any]
 
 
 @pytest.fixture
 def answer(trained: Path, edgeplan: Callable[..., Any]) -> Answers:
-    """What `predict` says of a file of a device with predictors: exit code, output, errors."""
+    """What `predict` says of a file of a device with predictors."""
     assert trained
-
-    def ask(path: Path, *more: str) -> tuple[int, str, str]:
-        done = edgeplan("predict", str(path), "--device", "bench", *more)
-        return done.code, done.out, done.err
-
-    return ask
+    return partial(edgeplan, "predict", "--device", "bench")
 
 
 def told(answer: Answers, path: Path) -> Mapping[str, Any]:
-    code, said, error = answer(path, "--json")
-    assert code == 0, error
-    found: Mapping[str, Any] = json.loads(said)
+    done = answer(str(path), "--json")
+    assert done.code == 0, done.err
+    found: Mapping[str, Any] = json.loads(done.out)
     return found
 
 
@@ -236,8 +226,8 @@ def test_json_has_the_latency_its_interval_and_every_kernel(answer: Answers) -> 
     found = told(answer, path)
     assert (found["model"], found["device"], found["interval"]) == (MODEL, "bench", 0.9)
     assert 0 < found["low_ms"] < found["latency_ms"] < found["high_ms"]
-    kernels = found["kernels"]
-    assert [(k["type"], k["operators"]) for k in kernels] == [("Relu" if "act" in op else "MatMul", [op]) for op in LINES]
+    kernels, layers = found["kernels"], ("backbone/block_0", "matmul_2", "backbone/block_2")
+    assert [(k["type"], k["operators"]) for k in kernels] == [("Relu", ["stem act 0"]), *(("MatMul", [op]) for op in layers)]
     assert {k["source"] for k in kernels} == {"learnt"}
     assert found["call_ms"] == pytest.approx(CALL_US / 1e3)
     assert found["shares"] == {"measured": 0, "learnt": pytest.approx(sum(k["share"] for k in kernels)), "guessed": 0}
@@ -248,12 +238,11 @@ def test_json_has_the_latency_its_interval_and_every_kernel(answer: Answers) -> 
 def test_the_table_has_the_same_numbers_adds_up_and_says_where_they_are_from(answer: Answers) -> None:
     path = write_model(Path(MODEL), acts=["Erf"])
     found = told(answer, path)
-    headline, header, *lines, shares = answer(path)[1].rstrip().splitlines()
+    headline, header, *lines, shares = answer(str(path)).out.rstrip().splitlines()
     numbers = re.fullmatch(r"camera\.onnx on bench: (\S+) ms \(90 % interval (\S+) to (\S+) ms\)", headline)
     assert numbers is not None, headline
-    assert [float(text) for text in numbers.groups()] == pytest.approx(
-        [found["latency_ms"], found["low_ms"], found["high_ms"]], abs=5e-4
-    )
+    wanted = [found[name] for name in ("latency_ms", "low_ms", "high_ms")]
+    assert [float(text) for text in numbers.groups()] == pytest.approx(wanted, abs=5e-4)
     assert header.split() == ["kernel", "type", "operators", "ms", "share", "from"]
     rows = [re.search(r"(\S+) +(\S+) % *(\w*) *$", line) for line in lines]
     cells = [row.groups() for row in rows if row]
@@ -267,34 +256,28 @@ def test_the_table_has_the_same_numbers_adds_up_and_says_where_they_are_from(ans
 def test_guesses_have_no_interval_and_stand_in_one_warning(answer: Answers) -> None:
     path = write_model(Path(MODEL), acts=["Erf"] * 5)
     share = f"{100 * told(answer, path)['shares']['guessed']:.0f} % of"
-    _, said, warned = answer(path)
-    assert f"(no interval: {share} it is guessed)" in said.splitlines()[0]
-    assert re.fullmatch(
-        rf"warning: {share} the time is guessed \((stem act \d, ){{2}}stem act \d and 2 more\); --measure 5 .*\n", warned
-    )
-    assert answer(write_model(Path(MODEL)))[2] == ""
+    done, named = answer(str(path)), r"\((stem act \d, ){2}stem act \d and 2 more\)"
+    assert f"(no interval: {share} it is guessed)" in done.out.splitlines()[0]
+    assert re.fullmatch(rf"warning: {share} the time is guessed {named}; --measure 5 .*\n", done.err)
+    assert answer(str(write_model(Path(MODEL)))).err == ""
 
 
 def test_names_in_a_model_are_not_taken_for_markup(tmp_path: Path, answer: Answers) -> None:
     model = onnx.load(write_model(tmp_path / "a[bold].onnx", acts=["Erf"]))
     model.graph.node[0].name = "[/red]"
     onnx.save(model, tmp_path / "a[bold].onnx")
-    code, said, warned = answer(tmp_path / "a[bold].onnx")
-    assert code == 0
-    assert said.startswith("a[bold].onnx on bench")
-    assert "\n[/red] " in said
-    assert "guessed ([/red])" in warned
+    done = answer(str(tmp_path / "a[bold].onnx"))
+    assert done.out.startswith("a[bold].onnx on bench")
+    assert "\n[/red] " in done.out
+    assert "guessed ([/red])" in done.err
 
 
 def test_errors_of_models_that_were_measured_say_what_to_expect() -> None:
     found = Adapted("mine", "theirs", Path("results/mine/predictors"), 61.0, 300, 40, 0.06)
     share = math.erf(math.log(1.1) / (0.06 * math.sqrt(2)))
-    assert adapted(found, 60.0) == [
-        "results/mine/predictors: mine from theirs",
-        "measured 300 kernels and 40 whole models in 61 s",
-        f"expect {100 * share:.0f} % of models within 10 %",
-        "next: edgeplan predict MODEL.onnx --device mine",
-    ]
+    *_, expected, following = adapted(found, 60.0)
+    assert expected == f"expect {100 * share:.0f} % of models within 10 %"
+    assert following == "next: edgeplan predict MODEL.onnx --device mine"
     for spread in (math.nan, 0.0):
         *_, last = adapted(replace(found, spread=spread), 20.0)
         assert last == "too few whole models to say how good it is; next: --seconds 80"

@@ -78,8 +78,7 @@ def test_inputs_of_a_file_are_run_and_outputs_written(built: Path, tmp_path: Pat
     assert relative_error([*found.values()], onnxruntime_outputs(built / "net.onnx", {NAME: GOOD})) < 1e-5
 
 
-def _huge() -> bytes:
-    return _saved(np.lib.format.write_array_header_1_0, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)})
+_HUGE = _saved(np.lib.format.write_array_header_1_0, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)})
 
 
 def _zip(content: bytes) -> bytes:
@@ -101,7 +100,7 @@ _UNREAD = "cannot read the inputs"
         (_saved(np.save, np.array([{"a": 1}])), "is object[1]"),
         (_saved(np.savez, other=GOOD), "there is no array"),
         (_saved(np.savez, **{NAME: GOOD, "more": GOOD}), "has no input 'more'"),
-        (_zip(_huge()), f"is float32[{1 << 40}]"),
+        (_zip(_HUGE), f"is float32[{1 << 40}]"),
         (b"", _UNREAD),
         (_saved(np.save, GOOD)[:-4], _UNREAD),
         (_saved(np.savez, **{NAME: GOOD})[:400], _UNREAD),
@@ -147,10 +146,11 @@ def test_options_that_contradict_each_other(
 
 def test_an_output_may_have_any_name(tmp_path: Path) -> None:
     outputs = {name: np.full((2, 3), place, np.float32) for place, name in enumerate(("file", "scores:0", "a/b", "ä", "x.npy"))}
-    write_outputs(tmp_path / "y.npz", outputs)
-    stored = read_outputs(tmp_path / "y.npz")
-    assert [float(value[0, 0]) for value in stored.values()] == [0, 1, 2, 3, 4]
-    assert {"file", "scores:0", "a/b", "ä"} <= stored.keys()
+    write_outputs(tmp_path / "y.npz", outputs | {"number": np.array(5)})
+    *stored, number = read_outputs(tmp_path / "y.npz").items()
+    assert [float(value[0, 0]) for _, value in stored] == [0, 1, 2, 3, 4]
+    assert {"file", "scores:0", "a/b", "ä"} <= dict(stored).keys()
+    assert (number[1].shape, number[1]) == ((), 5)
 
 
 @pytest.mark.parametrize(
@@ -185,22 +185,17 @@ def test_the_model_to_check_against_is_the_one_that_was_planned(
     (tmp_path / "store").mkdir()
     model = tmp_path / "link.onnx"
     model.symlink_to(save_onnx(_graph(), tmp_path / "store" / "0f3a.onnx"))
-    plan = build_plan_folder(
-        dnnl, model, planned(model, _graph(), threads=1, sources=("cached_read",)), tmp_path / "elsewhere/plan"
-    )
+    made = planned(model, _graph(), threads=1, sources=("cached_read",))
+    plan = build_plan_folder(dnnl, model, made, tmp_path / "elsewhere/plan")
     save_onnx(_graph(), tmp_path / "other.onnx", seed=1)
-    with pytest.raises(ModelError, match="not the model that was planned"):
-        edgeplan.run(plan, GOOD, check=True, model=tmp_path / "other.onnx")
-    with pytest.raises(ModelError, match="does not exist"):
-        edgeplan.run(plan, GOOD, check=True, model=tmp_path / "none.onnx")
+    for name, told in (("other", "not the model that was planned"), ("none", "does not exist")):
+        with pytest.raises(ModelError, match=told):
+            edgeplan.run(plan, GOOD, check=True, model=tmp_path / f"{name}.onnx")
     for given in (None, model.resolve()):
         found = edgeplan.run(plan, GOOD, check=True, model=given)
         assert found.difference is not None
         assert found.difference < 1e-5
         found.require_checked()
-
-
-Lanes = list[tuple[int, ...]]
 
 
 @pytest.fixture
@@ -225,22 +220,6 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path, monkeypatch
     return build_plan_folder(dnnl, model, plan, tmp_path / "plan")
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Lanes:
-    """The processors that every session was given, those that execute first, and that it takes."""
-    found: Lanes = []
-    real = native_session.open_session
-
-    def spy(folder: Path, **how: Any) -> NativeSession:
-        session = real(folder, **how)
-        found.append(tuple(how["processors"]) or tuple(sorted(os.sched_getaffinity(0))))
-        assert os.sched_getaffinity(0) == set(found[-1])
-        return session
-
-    monkeypatch.setattr(native_session, "open_session", spy)
-    return found
-
-
 def _device(big: Sequence[int], little: Sequence[int]) -> None:
     fields = {"big_cores": [*big], "little_cores": [*little], "little_ratio": 1.5} if little else {"big_cores": [*big]}
     document = {"format_version": 1, "name": "dev", "engine": "onednn", **fields}
@@ -249,9 +228,17 @@ def _device(big: Sequence[int], little: Sequence[int]) -> None:
 
 @pytest.mark.parametrize(("named", "swapped"), [(False, False), (True, False), (True, True)])
 def test_the_next_processor_prepares_unless_a_device_names_the_cores(
-    folder: Path, pair: tuple[int, int], seen: Lanes, named: bool, swapped: bool
+    folder: Path, pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch, named: bool, swapped: bool
 ) -> None:
-    before = os.sched_getaffinity(0)
+    seen, real, before = list[tuple[int, ...]](), native_session.open_session, os.sched_getaffinity(0)
+
+    def spy(folder: Path, **how: Any) -> NativeSession:
+        session = real(folder, **how)
+        seen.append(tuple(how["processors"]) or tuple(sorted(os.sched_getaffinity(0))))
+        assert os.sched_getaffinity(0) == set(seen[-1])
+        return session
+
+    monkeypatch.setattr(native_session, "open_session", spy)
     big, little = reversed(pair) if swapped else pair
     _device([big], [little])
     edgeplan.run(folder, device="dev" if named else "")

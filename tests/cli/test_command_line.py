@@ -34,7 +34,6 @@ from edgeplan.planning.partition.planner import BASELINES, PartitionPlan, plan
 from edgeplan.progress import in_line
 
 ROOT = Path(__file__).parents[2]
-ENCODINGS = ("utf-8", "utf-8-sig", "utf-16-le", "utf-16-be")
 Edgeplan = Callable[..., Any]
 
 
@@ -45,17 +44,14 @@ def _commands(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tupl
         yield from _commands(command.get_command(None, name), (*words, name))
 
 
-def test_the_version_is_the_packages() -> None:
-    done = CliRunner().invoke(app, ["--version"])
-    assert (done.exit_code, done.output) == (0, f"edgeplan {edgeplan.__version__}\n")
-
-
 @pytest.mark.parametrize("words", [words for words, _ in _commands()], ids=" ".join)
 def test_every_command_helps_by_the_short_option_too(words: tuple[str, ...]) -> None:
     short, long = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))
     assert short.exit_code == long.exit_code == 0
     assert "Usage: " in short.output
     assert short.output == long.output
+    version = CliRunner().invoke(app, ["--version"])
+    assert (version.exit_code, version.output) == (0, f"edgeplan {edgeplan.__version__}\n")
 
 
 COSTS = {
@@ -67,14 +63,12 @@ COSTS = {
 }
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])
 def test_documents_are_read_in_any_unicode_encoding(tmp_path: Path, encoding: str) -> None:
     """Windows' PowerShell writes a byte order mark before UTF-8, and UTF-16 where it redirects."""
     mark = "" if encoding in {"utf-8", "utf-8-sig"} else "\ufeff"
-    for name, text in (
-        ("dev.yaml", "# größe\nformat_version: 1\nname: dev\nengine: onednn\n"),
-        ("c.json", json.dumps(COSTS, ensure_ascii=False)),
-    ):
+    device = "# größe\nformat_version: 1\nname: dev\nengine: onednn\n"
+    for name, text in (("dev.yaml", device), ("c.json", json.dumps(COSTS, ensure_ascii=False))):
         (tmp_path / name).write_bytes((mark + text).encode(encoding))
     assert load_device(tmp_path / "dev.yaml").engine == "onednn"
     assert read_costs(tmp_path / "c.json").model == "netz-ä"
@@ -185,24 +179,19 @@ def test_names_reach_the_terminal_as_text_alone(tmp_path: Path) -> None:
         entry |= {"name": name, "inputs": _HOSTILE[k - 1 : k] if k else [], "unsplittable": name}
     document["processors"] = {"cpu": "\x1b[1mcpu$", "gpu": "<g>"}
     (tmp_path / "hostile.json").write_text(json.dumps(document), encoding="utf-8")
+    (tmp_path / "costs.json").write_text(json.dumps(COSTS), encoding="utf-8")
+    assert "optimal, bound 0 ms" in run("--costs", tmp_path / "costs.json", "--compare"), "which takes no time"
     output = run("--costs", tmp_path / "hostile.json")
     assert "\x1b" not in output
     assert "\u202e" not in output
     assert "\\x1b[31mred" in output
 
 
-def test_a_model_that_takes_no_time_is_planned(tmp_path: Path) -> None:
-    (tmp_path / "costs.json").write_text(json.dumps(COSTS), encoding="utf-8")
-    assert "optimal, bound 0 ms" in run("--costs", tmp_path / "costs.json", "--compare")
-
-
 @pytest.mark.parametrize("change", [{"makespan_ms": 0.001}, {"better_single_ms": 0.001}, {"format_version": 2}])
-def test_a_plan_that_contradicts_itself_is_refused(chain_file: Path, tmp_path: Path, change: dict[str, object]) -> None:
-    path = tmp_path / "plan.json"
-    run("--costs", chain_file, "-o", path)
-    changed = json.dumps({**json.loads(path.read_text(encoding="utf-8")), **change})
+def test_a_plan_that_contradicts_itself_is_refused(chain_file: Path, change: dict[str, object]) -> None:
+    made = plan(read_costs(chain_file)).model_dump(mode="json")
     with pytest.raises(ValidationError, match=next(iter(change))):
-        PartitionPlan.model_validate_json(changed)
+        PartitionPlan.model_validate_json(json.dumps(made | change))
 
 
 @pytest.mark.parametrize(
@@ -226,35 +215,27 @@ def test_what_is_lacking_contradicts_or_is_gone_is_told(words: str, message: str
         assert callable(getattr(importlib.import_module(module), name))
 
 
-@pytest.fixture
-def _always(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_left_does_not_depend_on_how_fast_it_went_and_items_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(progress, "_LOG_EVERY_SECONDS", 0.0)
     monkeypatch.setenv("TERM", "dumb")
     caplog.set_level(logging.INFO, progress.__name__)
-
-
-@pytest.mark.usefixtures("_always")
-def test_what_is_left_of_a_budget_does_not_depend_on_how_fast_it_went(caplog: pytest.LogCaptureFixture) -> None:
     with progress.spending("dev: sampling", 300.0) as spent:
         spent.add(120.0)  # from the store, in no time
         spent.plan(60.0)
         spent.add(250.0)
-    assert [record.getMessage() for record in caplog.records] == [
+    with progress.progress("dev: models", 4) as advance:
+        advance(3)
+        advance(1)
+    *told, _, last = [record.getMessage() for record in caplog.records]
+    assert told == [
         "dev: sampling: 0 of 300 s measured, about 300 s left",
         "dev: sampling: 120 of 300 s measured, about 180 s left",
         "dev: sampling: 120 of 360 s measured, about 240 s left",
         "dev: sampling: 370 s measured, longer than the 360 s estimated",
     ]
-
-
-@pytest.mark.usefixtures("_always")
-def test_items_are_counted_with_an_estimate(caplog: pytest.LogCaptureFixture) -> None:
-    with progress.progress("dev: models", 4) as advance:
-        advance(3)
-        advance(1)
-    told = [record.getMessage() for record in caplog.records]
-    assert [text.split(",")[0] for text in told] == ["dev: models: 3 of 4", "dev: models: 4 of 4"]
-    assert told[-1].endswith("about 0 s left")
+    assert last == "dev: models: 4 of 4, about 0 s left"
 
 
 def test_rows_stand_in_a_log_as_words() -> None:

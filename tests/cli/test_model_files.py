@@ -12,7 +12,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from model_file_runs import made, node, values
 from model_file_runs import write as write_model
 from onnx import TensorProto
 from shipped_params import PARAMS_FILE
-from trained_nodes import write_device
 from typer.testing import CliRunner
 
 from edgeplan.cli import app
@@ -46,13 +44,6 @@ def _zipped(*names: str) -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in names:
             archive.writestr(name, b"content")
-    return buffer.getvalue()
-
-
-def _tarred() -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("model.onnx"))
     return buffer.getvalue()
 
 
@@ -80,7 +71,7 @@ SAFETENSORS = (64).to_bytes(8, "little") + b'{"w":{"dtype":"F32"}}' + bytes(80)
         (b"hello\n", "a text", "name an ONNX model"),
         (b"ir_version: 8\ngraph {\n}\n", "as text", "textproto"),
         (gzip.compress(MODEL.SerializeToString(), mtime=0), "packed by gzip", "gunzip"),
-        (_tarred(), "a tar archive", "tar xf"),
+        (tarfile.TarInfo("model.onnx").tobuf() + bytes(1024), "a tar archive", "tar xf"),
         (_zipped("model.onnx"), "a zip archive", "unzip"),
         (_zipped("archive/data.pkl", "archive/version"), "a file of PyTorch", "torch.onnx.export"),
         (_zipped("metadata.json", "config.json", "model.weights.h5"), "a Keras model", "tf2onnx"),
@@ -114,44 +105,27 @@ def test_a_truncated_model_is_said_to_be_damaged_at_every_length(tmp_path: Path)
         assert "but" not in caught.value.what, length
 
 
-def test_folders_and_pipes(tmp_path: Path) -> None:
+def test_folders_pipes_and_links_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "saved_model.pb").write_bytes(SAVED)
     write_model(MODEL, tmp_path / "models" / "some.onnx")
     (tmp_path / "empty").mkdir()
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "gone.onnx").symlink_to("blobs/aaa")
+    (tmp_path / "circle.onnx").symlink_to("circle.onnx")
     for name, what, following in (
         ("saved", "a SavedModel of TensorFlow", f"--saved-model {tmp_path / 'saved'}"),
         ("saved/saved_model.pb", "a TensorFlow graph", f"--saved-model {tmp_path / 'saved'}"),
         ("models", "a folder", "some.onnx"),
         ("empty", "a folder", "name an ONNX file"),
         ("pipe", "a pipe or device", "save it to a file"),
+        ("gone.onnx", "a link to blobs/aaa, which is not there", ""),
+        ("circle.onnx", "cannot read the model", ""),
     ):
         with pytest.raises(ModelError, match=what) as caught:
             load_onnx(tmp_path / name)
+        assert caught.value.next_step
         assert following in caught.value.next_step
-
-
-def test_links_that_lead_nowhere(tmp_path: Path) -> None:
-    (tmp_path / "gone.onnx").symlink_to("blobs/aaa")
-    with pytest.raises(ModelError, match="a link to blobs/aaa, which is not there"):
-        load_onnx(tmp_path / "gone.onnx")
-    (tmp_path / "circle.onnx").symlink_to("circle.onnx")
-    with pytest.raises(ModelError, match="cannot read the model") as caught:
-        load_onnx(tmp_path / "circle.onnx")
-    assert caught.value.next_step
-
-
-@contextmanager
-def _as_somebody() -> Iterator[None]:
-    """As a user to whom permissions apply: root reads everything."""
-    before = os.geteuid()
-    if before == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(before)
 
 
 @pytest.mark.parametrize("denied", ["inner/m.onnx", "inner"])
@@ -160,36 +134,29 @@ def test_a_model_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path / "open")  # relative paths lead past pytest's own folders, which are closed to others
     path = write_model(MODEL, Path("inner/m.onnx"))
     Path(denied).chmod(0)
+    before = os.geteuid()
+    os.seteuid(before or 65534)  # a user to whom permissions apply: root reads everything
     try:
-        with _as_somebody(), pytest.raises(ModelError, match="cannot read the model: Permission denied") as caught:
+        with pytest.raises(ModelError, match="cannot read the model: Permission denied") as caught:
             load_onnx(path)
     finally:
+        os.seteuid(before)
         Path("inner").chmod(0o755)
     assert "chmod u+r" in caught.value.next_step
 
 
-@pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where both commands have their devices."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config/devices").mkdir(parents=True)
-    (tmp_path / "config/devices/dev.yaml").write_text("format_version: 1\nname: dev\nengine: onednn\n")
-    write_device(tmp_path / "results")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("command", "of_doubles", "said"),
-    [("predict", False, "a Git LFS pointer"), ("plan cold-start -o plan", True, "the model is of float64: export it in")],
-)
-def test_every_command_says_it(workspace: Path, command: str, of_doubles: bool, said: str) -> None:
-    doubles = made([node("Relu", "x")], {"x": (1, 3, 6, 6)}, kind=TensorProto.DOUBLE)
-    (workspace / "m.onnx").write_bytes(doubles.SerializeToString() if of_doubles else LFS)
-    done = CliRunner().invoke(app, [*command.split(), "m.onnx", "-d", "dev"])
-    assert isinstance(done.exception, EdgeplanError), done.output
-    assert said in done.exception.what
-    assert done.exception.next_step
-    assert not (workspace / "plan").exists()
+def test_every_command_says_it(tmp_path: Path, edgeplan: Callable[..., Any]) -> None:
+    doubles = made([node("Relu", "x")], {"x": (1, 3, 6, 6)}, kind=TensorProto.DOUBLE).SerializeToString()
+    for content, command, said in (
+        (LFS, "predict -d cpu-onednn", "a Git LFS pointer"),
+        (doubles, "plan cold-start -o plan", "the model is of float64: export it in"),
+    ):
+        (tmp_path / "m.onnx").write_bytes(content)
+        done = edgeplan(*command.split(), "m.onnx", folder=tmp_path)
+        assert done.code == ModelError.exit_code
+        assert said in done.err.splitlines()[0]
+        assert "  next:  " in done.err
+    assert not (tmp_path / "plan").exists()
 
 
 def test_an_exported_model_is_the_zoos(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of devices and pairs, the engine registry and the machine's description."""
+"""Files of devices and pairs, and the command that writes them; the engine registry and the machine's description."""
 
 from __future__ import annotations
 
@@ -17,30 +17,26 @@ from typing import Any
 
 import pytest
 import yaml
-from shipped_params import PARAMS_FILE
+from typer.testing import CliRunner, Result
 
 from edgeplan import workspace
-from edgeplan.chapters.check import check_params
-from edgeplan.chapters.registry import STAGES
-from edgeplan.chapters.wiring import written
+from edgeplan.cli import app
+from edgeplan.devices import create
 from edgeplan.devices.config import DeviceFile, is_here, load_device, machine_of
 from edgeplan.devices.pairs import load_pair
 from edgeplan.engines.base import EngineSettings
-from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
+from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.measurement import device_check as check
 from edgeplan.measurement.device_check import check_device, report_lines
 from edgeplan.measurement.process import interference
 from edgeplan.measurement.references import ReferenceTimes
-from edgeplan.runtime import library
 from edgeplan.support import machine
 from edgeplan.support.machine import environment, fingerprint
 
 GOOD: dict[str, Any] = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": []}
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "config"
-SHIPPED = CONFIG / "devices"
 
 
 def _file(folder: Path, stem: str = "dev", **changes: Any) -> Path:
@@ -48,13 +44,6 @@ def _file(folder: Path, stem: str = "dev", **changes: Any) -> Path:
     document = {k: v for k, v in {**GOOD, **changes}.items() if v is not None}
     path.write_text(yaml.safe_dump(document))
     return path
-
-
-@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda p: p.stem)
-def test_shipped_device_files_load(path: Path) -> None:
-    device = load_device(path)
-    assert device.name == path.stem
-    assert device.engine in {*ENGINES, *PROCESSORS}
 
 
 @pytest.fixture
@@ -76,12 +65,13 @@ def test_a_device_is_found_by_name_and_by_path_and_that_of_the_workspace_goes_be
 
 
 def test_the_shipped_files_of_devices_and_pairs_are_those_of_the_checkout(tmp_path: Path) -> None:
-    here, nowhere = workspace.Workspace(CONFIG.parent, found=True), workspace.Workspace(tmp_path, found=False)
-    for files in (workspace.Workspace.device_files, workspace.Workspace.pair_files):
-        given, shipped = files(here), files(nowhere)
-        assert {name: path.read_bytes() for name, path in shipped.items()} == {
-            name: path.read_bytes() for name, path in given.items()
-        }, "make distil copies those of devices"
+    """And each can be read."""
+    here, nowhere = workspace.Workspace(ROOT, found=True), workspace.Workspace(tmp_path, found=False)
+    for kind in ("device", "pair"):
+        given, shipped = here.files(kind), nowhere.files(kind)
+        one, other = ({name: path.read_bytes() for name, path in files.items()} for files in (shipped, given))
+        assert one == other, "make distil copies those of devices"
+        assert len([load_device(path) if kind == "device" else load_pair(path) for path in given.values()]) == len(given) > 0
         assert set(shipped.values()).isdisjoint(given.values())
 
 
@@ -94,10 +84,9 @@ def test_a_core_that_does_not_exist_is_told_whatever_else_is_measuring(tmp_path:
 @pytest.mark.parametrize("name", ["nosuch", "Dev", "", "..", "dev\n"])
 def test_an_unknown_device_lists_the_known_ones(devices: Path, name: str) -> None:
     _file(devices)
-    with pytest.raises(DeviceError, match="unknown device") as caught:
+    own = "cpu-onednn, cpu-onnxruntime, cpu-openvino, cuda-h200, cuda-h200-8sm, dev, opencl-pocl"
+    with pytest.raises(DeviceError, match=f"unknown device(?s:.*)known devices: {own};"):
         load_device(name)
-    own = "cpu-onednn, cpu-onnxruntime, cpu-openvino, cuda-h200, cuda-h200-8sm, dev"
-    assert f"known devices: {own}, opencl-pocl;" in caught.value.next_step
 
 
 @pytest.mark.parametrize("path", ["./dev", "dev.yml", "/dev/null/dev.yaml"])
@@ -142,23 +131,13 @@ def test_what_is_no_device_or_pair_file_is_refused(
     assert caught.value.where == str(path)
 
 
-def test_a_name_that_differs_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_differs_is_refused_and_an_unknown_engine_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="named 'other' but says 'dev'"):
         load_device(_file(tmp_path, "other"))
-
-
-def test_an_unknown_engine_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="unknown engine 'tensorflux'") as caught:
         load_device(_file(tmp_path, engine="tensorflux"))
     assert caught.value.where == f"{tmp_path / 'dev.yaml'}, field engine"
     assert all(name in caught.value.next_step for name in ENGINES)
-
-
-def test_a_missing_onednn_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_places", lambda: iter(()))
-    with pytest.raises(DeviceError, match="not installed") as caught:
-        engine_class("onednn")(EngineSettings())
-    assert "edgeplan[runtime]" in caught.value.next_step
 
 
 # those that are left out load their libraries when made, or import one of another name
@@ -254,9 +233,8 @@ def test_a_steady_machine_alone_is_trusted(
     monkeypatch.setattr(check, "environment", lambda: environment() | {"load_1min": load})
     monkeypatch.setattr(check, "_WINDOW_SECONDS", 0.001)
     monkeypatch.setattr(check, "References", Scripted)
-    monkeypatch.setattr(
-        interference, "together_us", lambda processors, *_: 100.0 * (beside if len(processors) == everyone else 1.0)
-    )
+    together = {everyone: 100.0 * beside}
+    monkeypatch.setattr(interference, "together_us", lambda processors, *_: together.get(len(processors), 100.0))
     monkeypatch.setattr(interference, "_PAUSE_SECONDS", 0.0)
     found = check_device(str(_file(tmp_path)), 0.1)
     assert found.trusted == (not problems)
@@ -268,24 +246,18 @@ def test_a_steady_machine_alone_is_trusted(
         assert (found.compute_spread, found.residual) == pytest.approx((0.005, 0.005), abs=1e-3)
 
 
-def test_devices_of_this_machine_share_it_and_boards_are_their_own_unless_they_say(tmp_path: Path) -> None:
+def test_devices_of_this_machine_share_it_and_boards_are_their_own_unless_they_say(
+    devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(devices.parents[1])
     board = {"format_version": 2, "transport": {"kind": "ssh", "host": "pi5"}}
     for name, fields in (("here", {}), ("there", board), ("labelled", board | {"machine": "rack-1"})):
-        _file(tmp_path, name, name=name, **fields)
+        _file(devices, name, name=name, **fields)
     names = ("here", "there", "labelled")
-    assert [is_here(name, tmp_path) for name in names] == [True, False, False]
-    assert [machine_of(name, tmp_path) for name in names] == ["local", "there", "rack-1"]
+    assert [is_here(name) for name in names] == [True, False, False]
+    assert [machine_of(name) for name in names] == ["local", "there", "rack-1"]
     with pytest.raises(DeviceError):
-        is_here("nowhere", tmp_path)
-
-
-def test_rules_that_measure_devices_ask_where_they_are() -> None:
-    rules = "".join(text for path, text in written().items() if path.suffix == ".smk")
-    for stage in STAGES:
-        rule = rules.partition(f"rule {stage.name}:\n")[2].partition("\nrule ")[0]
-        measures = bool(stage.rows) and "device" in stage.wildcards
-        assert ("device=measuring_here" in rule and "gres=machine_asked" in rule) == measures, stage.name
-        assert ("threads: cores_taken" in rule) == (measures and stage.all_cores), stage.name
+        is_here("nowhere")
 
 
 PAIR: dict[str, Any] = {
@@ -310,12 +282,13 @@ def _pair_file(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_the_shipped_pair_names_devices_that_are_there() -> None:
+def test_the_shipped_pair_names_devices_and_cores_may_be_shared_where_events_are_asked_for(tmp_path: Path) -> None:
     pair = load_pair(ROOT / "config/pairs/pair-pocl.yaml")
     cpu, gpu = pair.devices()
     assert (cpu.engine, gpu.engine) == ("onednn", "opencl")
-    assert pair.cores == (0, 1)
-    assert not pair.shared_cores
+    assert (pair.shared_cores, pair.cores) == (False, (0, 1))
+    shared = load_pair(_pair_file(tmp_path, **_processors(second={"cores": [0]}), synchronisation="events"))
+    assert (shared.shared_cores, shared.cores) == (True, (0,))
 
 
 def test_a_pair_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,10 +308,7 @@ def test_a_pair_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (_processors({"cores": [0, 0]}), "cpu.cores: a core is named twice"),
         (_processors({"cores": []}), "cpu.cores: .*none is named"),
         (_processors({"device": "cpu-none"}), "unknown device 'cpu-none'.*\n.*pair 'pair-test', field cpu.device"),
-        (
-            _processors({"device": "cpu-openvino"}),
-            "unknown processor 'openvino'.*field cpu.device.*: onednn, opencl",
-        ),
+        (_processors({"device": "cpu-openvino"}), "unknown processor 'openvino'.*field cpu.device.*: onednn, opencl"),
         (_processors({"device": "opencl-pocl"}), "the engine 'opencl', which does not compute in the calling thread"),
         (_processors(second={"name": "cpu"}), "both are named cpu"),
         ({"processors": PAIR["processors"][:1]}, "processors"),
@@ -351,11 +321,6 @@ def test_mistakes_are_told(tmp_path: Path, changes: dict[str, Any], message: str
         load_pair(_pair_file(tmp_path, **changes))
 
 
-def test_cores_may_be_shared_where_events_are_asked_for(tmp_path: Path) -> None:
-    pair = load_pair(_pair_file(tmp_path, **_processors(second={"cores": [0]}), synchronisation="events"))
-    assert (pair.shared_cores, pair.cores) == (True, (0,))
-
-
 def test_one_core_alone_is_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container of one core."""
     path = _pair_file(tmp_path)
@@ -366,9 +331,110 @@ def test_one_core_alone_is_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "name cores among 0; a pair of cores takes two" in str(error.value)
 
 
-def test_params_name_pairs_that_have_files(tmp_path: Path) -> None:
-    params = yaml.safe_load(PARAMS_FILE.read_text())
-    params["partition"]["pairs"] = ["pair-none"]
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    with pytest.raises(DeviceError, match=r"unknown pair 'pair-none'.*\n.*partition.pairs.*\n.*pair-pocl"):
-        check_params(tmp_path / "params.yaml", ROOT / "config/devices", ROOT / "config/pairs")
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _init(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["device", "init", *arguments])
+
+
+def _usable() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
+def test_defaults_are_this_machines(place: Path) -> None:
+    done = _init("desk")
+    assert done.exit_code == 0, done.output
+    device = load_device(place / "config/devices/desk.yaml")
+    assert (device.engine, device.threads, device.cores) == (next(iter(ENGINES)), 1, (_usable()[-1],))
+    assert f"on core(s) {_usable()[-1]}" in done.output
+    for command in ("device check desk", "measure MODEL.onnx --device desk", "make reproduce DEVICE=desk"):
+        assert command in done.output
+
+
+def test_a_pair_is_the_cpu_beside_a_device(place: Path) -> None:
+    done = _init("pair-desk", "--pair", "cuda-h200")
+    assert done.exit_code == 0, done.output
+    made = load_pair(place / "config/pairs/pair-desk.yaml")
+    assert [side.device for side in made.processors] == ["cpu-onednn", "cuda-h200"]
+    assert made.cores == tuple(_usable())
+    assert "compare MODEL.onnx --pair pair-desk" in done.output
+    assert isinstance(_init("pair-desk", "--pair", "cuda-h200").exception, DeviceError), "it is there already"
+
+
+def test_only_processors_that_may_be_used_are_taken(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = min(_usable())
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {first})
+    assert _init("desk").exit_code == 0
+    assert load_device(place / "config/devices/desk.yaml").cores == (first,)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_gets_a_file_that_loads(place: Path, engine: str) -> None:
+    try:
+        engine_class(engine)(EngineSettings())
+    except DeviceError as error:
+        pytest.skip(error.what)
+    done = _init("desk", "--engine", engine, "--threads", str(len(_usable())))
+    assert done.exit_code == 0, done.output
+    device = load_device(place / "config/devices/desk.yaml")
+    assert (device.engine, device.threads, device.cores) == (engine, len(_usable()), tuple(_usable()))
+    device.load_engine()
+    assert ("plan cold-start" in done.output) == (engine == "onednn")
+
+
+def test_cores_that_are_named_are_threads(place: Path) -> None:
+    assert _init("desk", "--cores", ",".join(map(str, _usable()))).exit_code == 0
+    assert load_device(place / "config/devices/desk.yaml").threads == len(_usable())
+
+
+def test_the_next_engine_is_taken_where_the_first_is_not_installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, *_ = ENGINES
+    real = create.engine_class
+
+    def without(name: str) -> object:
+        if name == first:
+            raise DeviceError("not installed")
+        return real(name)
+
+    monkeypatch.setattr(create, "engine_class", without)
+    assert _init("desk").exit_code == 0
+    assert load_device(place / "config/devices/desk.yaml").engine == second
+
+
+def test_a_file_that_is_there_is_kept_unless_forced(place: Path) -> None:
+    assert _init("desk").exit_code == 0
+    path = place / "config/devices/desk.yaml"
+    path.write_text(path.read_text() + "# mine\n")
+    done = _init("desk")
+    assert isinstance(done.exception, DeviceError)
+    assert "--force" in done.exception.next_step
+    assert path.read_text().endswith("# mine\n")
+    assert _init("desk", "--force").exit_code == 0
+    assert "# mine" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["../desk"], "name"),
+        (["a" * 300 + "/b"], "name"),
+        (["desk", "--engine", "tensorflux"], "unknown engine 'tensorflux'"),
+        (["desk", "--cores", "4096"], "core 4096 does not exist"),
+        (["desk", "--cores", "0,x"], "'x' is no number"),
+        (["desk", "--cores", "9" * 5000], "is no number"),
+        (["desk", "--threads", "1024"], "1024 threads would share"),
+        (["desk", "--pair", "cuda-h200"], "name"),
+        (["pair-desk", "--pair", "nothing"], "unknown device 'nothing'"),
+        (["pair-desk", "--pair", "cuda-h200", "--cores", "4096"], "core 4096 does not exist"),
+    ],
+)
+def test_what_does_not_fit_is_refused(place: Path, arguments: list[str], what: str) -> None:
+    done = _init(*arguments)
+    assert isinstance(done.exception, DeviceError)
+    assert what in done.exception.what
+    assert done.exception.next_step
+    assert list(place.iterdir()) == []

@@ -22,13 +22,6 @@ _V2 = "41 31 0:38 {top} /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 _MEMINFO = "MemTotal: 4194304 kB\nMemFree: 100 kB\nMemAvailable: 2097152 kB\n"  # 2 GiB
 
 
-def _system(folder: Path, groups: Mapping[str, Mapping[str, object]], cgroup: str, mounts: str) -> FreeMemory:
-    """The free memory of a system that is a folder of files: /proc, and control groups by the folder of each."""
-    system_of(folder, groups, cgroup, mounts)
-    (folder / "proc/meminfo").write_text(_MEMINFO)
-    return free_memory(folder / "proc", folder)
-
-
 def _one(limit: object, used: int, cached: int = 0) -> dict[str, object]:
     """The files of a group of cgroup v1."""
     stat = f"cache 1\ntotal_active_file {cached}\ntotal_inactive_file 0"
@@ -64,7 +57,9 @@ _FREE_V1 = 1 << 62
     ],
 )
 def test_what_is_left(tmp_path: Path, groups: Mapping[str, Mapping[str, object]], cgroup: str, mounts: str, left: int) -> None:
-    found = _system(tmp_path, groups, cgroup, mounts)
+    system_of(tmp_path, groups, cgroup, mounts)
+    (tmp_path / "proc/meminfo").write_text(_MEMINFO)
+    found = free_memory(tmp_path / "proc", tmp_path)
     assert found.size == left * MIB
     assert ("this machine" in found.limited_by) == (left == 2048)
 

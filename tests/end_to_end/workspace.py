@@ -9,13 +9,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.profiles import profile
-from edgeplan.measurement.rows import read_rows
+from edgeplan.chapters.profiles import merged, profile
+from edgeplan.measurement.bench import read_rows
 
 ROOT = Path(__file__).parents[2]
 DEVICE = "cpu-onnxruntime"
@@ -78,7 +77,7 @@ class Workspace:
         path = self.folder / "params.yaml"
         params = yaml.safe_load(path.read_text())
         for values in (profile(self.folder / "config/profiles/tiny.yaml"), more):
-            params = _merged(params, values)
+            params = merged(params, values)
         path.write_text(yaml.safe_dump(params, sort_keys=False))
         self.commit("tiny values")
 
@@ -92,12 +91,6 @@ class Workspace:
         }
 
 
-def _merged(base: Any, values: Any) -> Any:
-    if not isinstance(base, dict) or not isinstance(values, dict):
-        return values
-    return base | {key: _merged(base.get(key), value) for key, value in values.items()}
-
-
 def add_toy_chapter(workspace: Workspace) -> None:
     """Add the chapter of `toy_chapter`: its folder, a line, a section of params.yaml, and what is generated."""
     chapters = workspace.folder / "workflow/edgeplan/chapters"
@@ -107,11 +100,8 @@ def add_toy_chapter(workspace: Workspace) -> None:
     names.write_text(names.read_text().replace(line, f'{line}    "toy",\n'))
     with (workspace.folder / "params.yaml").open("a") as params:
         params.write(yaml.safe_dump({"toy": {"on": [DEVICE], "sizes": [1000, 20000, 3000]}}))
-    for generator in (
-        ("-m", "edgeplan.chapters.wiring"),
-        ("workflow/scripts/code_documents.py", "schemas"),
-    ):
-        workspace.run(sys.executable, *generator)
+    workspace.run(sys.executable, "-m", "edgeplan.chapters.wiring")
+    workspace.run(sys.executable, "workflow/scripts/code_documents.py", "schemas")
 
 
 def make_workspace(folder: Path) -> Workspace:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+from quick_bench import timed
 from random_graphs import graphs
 
 from depth import MANY, by_day
@@ -26,8 +25,6 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.kernel_labels import label_us, labels_us
 from edgeplan.measurement.records import Measurement
-from edgeplan.measurement.references import ReferenceTimes
-from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.testing.engines import (
     EngineContract,
     everything,
@@ -122,13 +119,8 @@ def test_a_graph_is_loaded_from_any_file_once_its_nodes_are_told(counting: Engin
 def _counted(session: ProfiledSession, runs: int = 3) -> Measurement:
     for _ in range(runs):
         session.run()
-    return _measured(1000, *session.profile([(0, runs)]))
-
-
-def _measured(us: float, nodes: Any = (), times: Any = None) -> Measurement:
-    ones, nominal, exponents = np.ones(1), ReferenceTimes(1, 1), ReferenceExponents(compute=1, bandwidth=1)
-    of_nodes = np.zeros((1, 0)) if times is None else times
-    return Measurement("copies", 0, us * ones, us * ones, ones, ones, ones, tuple(nodes), of_nodes, nominal, exponents)
+    nodes, node_us = session.profile([(0, runs)])
+    return timed([1000.0], nodes=nodes, node_us=node_us)
 
 
 def test_copies_are_executed_as_the_kernel_is_in_its_model(counting: Engine) -> None:
@@ -168,8 +160,8 @@ def test_a_black_box_gives_its_kernel_all_the_time(counting: Engine) -> None:
     config = node_config(_blocks(), ["conv_0"])
     with counting.load_copies(config, 4) as session:
         session.run()
-    assert labels_us(config, _measured(900), 100, 4) == {config: 200}
-    assert label_us(config, _measured(0), 100, 4) == (config, 0)
+    assert labels_us(config, timed([900.0]), 100, 4) == {config: 200}
+    assert label_us(config, timed([0.0]), 100, 4) == (config, 0)
 
 
 def test_without_its_device_the_rules_tell_what_an_engine_runs() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,6 +23,7 @@ from edgeplan.measurement.references import References
 from edgeplan.testing.engines import EngineContract, everything, outputs_of, reference_outputs, require_close
 
 RECORDED = EngineSettings(options=MappingProxyType({"enable_cuda_graph": "1"}))
+pytestmark = pytest.mark.filterwarnings("ignore:Duplicate provider", "ignore:Specified provider")
 NO_GPU = "CUDAExecutionProvider" not in ort.get_available_providers()
 
 
@@ -32,7 +33,6 @@ class _OnTheCpu(OnnxRuntimeOnGpu):
     provider, memory = "CPUExecutionProvider", "cpu"
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate provider")
 class TestOnTheCpu(EngineContract):
     """Sessions with inputs and outputs bound to memory of the provider."""
 
@@ -64,7 +64,6 @@ class TestRecorded(EngineContract):
         assert "NVIDIA" in engine.version()
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate provider")
 def test_runs_write_the_bound_outputs(tmp_path: Path) -> None:
     """What is bound stays bound: a run after the outputs were read computes them again, at the same place."""
     graph = everything()
@@ -88,44 +87,36 @@ class _Unrecordable(_OnTheCpu):
         return super()._loaded(model, graph, recorded=recorded)
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate provider")
-def test_what_cannot_be_recorded_is_launched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    found = outputs_of(_Unrecordable(RECORDED), everything(), tmp_path)
-    require_close(found, reference_outputs(everything()), 1e-4)
-    assert "everything is not recorded as a CUDA graph" in caplog.text
-
-
 class _Misrecorded(_OnTheCpu):
     """A recorded graph that reads what was freed since computes something else; launched, the model is as it was."""
 
     def _loaded(self, model: Path, graph: Graph, *, recorded: bool) -> _CudaSession:
         if not recorded:
             return super()._loaded(model, graph, recorded=False)
+        run, runs = _CudaSession.run, itertools.count()
+
+        def spoilt(session: _CudaSession) -> None:
+            run(session)
+            if next(runs):
+                (value,) = session._binding.get_outputs()
+                value.update_inplace(np.zeros(value.shape(), np.float32))
+
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_CudaSession, "run", _run_and_spoil(_CudaSession.run))
+            patched.setattr(_CudaSession, "run", spoilt)
             return super()._loaded(model, graph, recorded=True)
 
 
-def _run_and_spoil(run: Callable[[_CudaSession], None]) -> Callable[[_CudaSession], None]:
-    runs: list[int] = []
-
-    def spoilt(session: _CudaSession) -> None:
-        run(session)
-        runs.append(0)
-        if len(runs) > 1:
-            (value,) = session._binding.get_outputs()
-            value.update_inplace(np.zeros(value.shape(), np.float32))
-
-    return spoilt
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate provider")
-def test_a_recording_that_computes_something_else_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(_Unrecordable, "everything is not recorded as a CUDA graph"), (_Misrecorded, "computes something else")],
+)
+def test_what_cannot_be_recorded_or_computes_something_else_is_launched(
+    kind: type[_OnTheCpu], told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
-    found = outputs_of(_Misrecorded(RECORDED), everything(), tmp_path)
+    found = outputs_of(kind(RECORDED), everything(), tmp_path)
     require_close(found, reference_outputs(everything()), 1e-4)
-    assert "computes something else" in caplog.text
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -165,14 +156,12 @@ class _Unloadable(OnnxRuntimeOnGpu):
 
 @pytest.mark.skipif(not NO_GPU, reason="this onnxruntime has the provider")
 @pytest.mark.parametrize("settings", [EngineSettings(), RECORDED], ids=["launched", "recorded"])
-@pytest.mark.filterwarnings("ignore:Specified provider")
 def test_the_cpu_never_stands_in_for_the_gpu(tmp_path: Path, settings: EngineSettings) -> None:
     with pytest.raises(DeviceError, match="does not load here") as caught:
         outputs_of(_Unloadable(settings), everything(), tmp_path)
     assert "LD_LIBRARY_PATH" in (caught.value.next_step or "")
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate provider")
 def test_loads_of_the_processor_follow_it() -> None:
     """They are made once, and those of the host stand for none of them."""
     engine = _OnTheCpu(EngineSettings())

@@ -17,7 +17,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opencl.launch import GpuNumbers
 from edgeplan.testing.engines import reference_outputs, require_close
-from edgeplan.workloads.registry import WORKLOADS, save_workload
+from edgeplan.workloads.registry import save_workload
 from edgeplan.workloads.sequences import vit
 from edgeplan.zoo.family import Choices
 from edgeplan.zoo.registry import FAMILIES
@@ -32,12 +32,23 @@ def _narrow(name: str) -> Graph:
     return builder(Choices([max(1, c // 3) for c in asked.channel_defaults], asked.kernel_defaults), name)
 
 
-def _check(model: Path, graph: Graph, kinds: set[str], **options: str) -> None:
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Opencl:
+    """An engine whose vectors hold so many values."""
     try:
-        engine = Opencl(EngineSettings(options=options))
+        return Opencl(EngineSettings(options={"vector": request.param}))
     except DeviceError as error:
         pytest.skip(error.what)
-    with engine.load_profiled(model, graph) as session:
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "kinds"),
+    [("squeezenet", "8", {"conv", "pool", "concat"}), ("resnet", "4", {"conv", "pool", "fc"})],
+    indirect=["engine"],
+)
+def test_narrow_models(name: str, engine: Opencl, kinds: set[str], tmp_path: Path) -> None:
+    graph = _narrow(name)
+    with engine.load_profiled(save_onnx(graph, tmp_path / "model.onnx"), graph) as session:
         session.run()
         require_close(session.outputs(), reference_outputs(graph), _TOLERANCE)
         nodes, times = session.profile([(0, 1)])
@@ -48,27 +59,15 @@ def _check(model: Path, graph: Graph, kinds: set[str], **options: str) -> None:
     assert not [node for node in nodes if node.implementation.startswith("host.")]
 
 
-@pytest.mark.parametrize(
-    ("name", "vector", "kinds"),
-    [("squeezenet", "8", {"conv", "pool", "concat"}), ("resnet", "4", {"conv", "pool", "fc"})],
-)
-def test_narrow_models(name: str, vector: str, kinds: set[str], tmp_path: Path) -> None:
-    graph = _narrow(name)
-    _check(save_onnx(graph, tmp_path / "model.onnx"), graph, kinds, vector=vector)
-
-
 @pytest.mark.parametrize("groups", [True, False], ids=["groups", "items"])
-def test_a_transformer(groups: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["4"], indirect=True)
+def test_a_transformer(groups: bool, engine: Opencl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads whose tokens and channels fill no tiles, normalised rows, and a token that the model holds."""
     if groups:  # as GPUs compute
         numbers = opencl.device_numbers
         monkeypatch.setattr(opencl, "device_numbers", lambda *given: GpuNumbers(**asdict(numbers(*given))))
     built = vit("patches", image=72, patch=8, layers=1, width=140, heads=2, hidden=96, classes=10)
     graph = load_onnx(save_workload(built, tmp_path / "model.onnx", 0))
-    try:
-        engine = Opencl(EngineSettings(options={"vector": "4"}))
-    except DeviceError as error:
-        pytest.skip(error.what)
     (wanted,) = ort.InferenceSession(tmp_path / "model.onnx").run(None, random_inputs(graph))
     with engine.load_profiled(tmp_path / "model.onnx", graph) as session:
         session.run()
@@ -79,9 +78,3 @@ def test_a_transformer(groups: bool, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {name for name in found if name.startswith("matmul")} == (
         {"matmul.tiled"} if groups else {"matmul.columns", "matmul.dots"}
     )
-
-
-def test_a_whole_model(tmp_path: Path) -> None:
-    graph = load_onnx(save_workload(WORKLOADS["inception_v3"](), tmp_path / "model.onnx", 0))
-    kinds = {"conv", "pool", "concat", "fc"}
-    _check(tmp_path / "model.onnx", graph, kinds)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +17,7 @@ from exported_forms import DECOMPOSED, EXPORTED
 from model_file_runs import each_way, onnxruntime_outputs, own_outputs
 from onnx import TensorProto, helper, numpy_helper
 from random_graphs import DRAWN, drawn
-from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, node, one, value
+from written_forms import EQUAL, IMAGE, REFUSED, Array, Form, drawn_inputs, node, one, value
 
 from depth import MANY, some
 from edgeplan.chapters.cold_start.api import read_model
@@ -43,19 +42,11 @@ from edgeplan.runtime.transform import folded
 from edgeplan.runtime.weights import locate_weights
 
 _TOLERANCE = 1e-4
-_TRUE = 0.4
 
 
 def _reference(path: Path, seed: int = 1) -> tuple[dict[str, Array], list[Array]]:
     """Seeded inputs of both signs, and ONNX Runtime's outputs, operator by operator."""
-    rng = np.random.default_rng(seed)
-    drawn: dict[Any, Any] = {np.float32: rng.standard_normal, np.bool_: lambda shape: rng.random(shape) < _TRUE}
-    given = {}
-    for read in onnx.load(path).graph.input:
-        kind = read.type.tensor_type
-        dtype, shape = helper.tensor_dtype_to_np_dtype(kind.elem_type), [d.dim_value for d in kind.shape.dim]
-        numbers = drawn.get(dtype.type, lambda shape: rng.integers(-3, 3, shape))(shape)
-        given[read.name] = np.asarray(numbers).astype(dtype)
+    given = drawn_inputs(onnx.load(path), seed)
     return given, onnxruntime_outputs(path, given)
 
 

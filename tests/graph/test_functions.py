@@ -12,12 +12,12 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from model_file_runs import made, onnxruntime_outputs, own_outputs, write
+from model_file_runs import made, onnxruntime_outputs, own_outputs, prepared_outputs, unprepared, write
 from onnx import TensorProto, helper
-from written_forms import IMAGE, Form, node, one, value
+from written_forms import IMAGE, Form, drawn_inputs, node, one, value
 
 from edgeplan import plan_memory
-from edgeplan.errors import ModelError
+from edgeplan.graph.onnx.compare import session_options
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runs import run
@@ -170,20 +170,11 @@ def _model(form: Form) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("name", _ALL)
 def test_what_is_made_up_of_others_is_computed_as_onnx_runtime_does(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
-    path = tmp_path / "form.onnx"
-    onnx.save(_model(_ALL[name]), path)
-    rng, whole = np.random.default_rng(1), {_LONG: np.int64, _INT: np.int32}
-    given = {}
-    for read in onnx.load(path).graph.input:
-        kind, shape = read.type.tensor_type.elem_type, [d.dim_value for d in read.type.tensor_type.shape.dim]
-        given[read.name] = (
-            rng.integers(0, 3, shape).astype(whole[kind]) if kind in whole else rng.standard_normal(shape, np.float32)
-        )
-    made = prepare_file(path, Preparation(), tmp_path / "prepared.onnx")
-    graph = load_prepared(made, Preparation())
+    model = _model(_ALL[name])
+    given = drawn_inputs(model, least=0)
     dnnl.set_threads(1)
-    found = own_outputs(dnnl, made, given)
-    for output, right in zip(graph.outputs, onnxruntime_outputs(path, given), strict=True):
+    found = prepared_outputs(dnnl, model, given, tmp_path)
+    for output, right in zip(_ALL[name].outputs, onnxruntime_outputs(model, given), strict=True):
         assert found[output].shape == right.shape
         np.testing.assert_allclose(found[output], right, rtol=1e-3, atol=2e-5)
 
@@ -199,8 +190,7 @@ def test_what_is_made_up_of_others_is_computed_as_onnx_runtime_does(dnnl: Dnnl, 
     ],
 )
 def test_fused_layers_are_layers(tmp_path: Path, name: str, kinds: list[str]) -> None:
-    path = tmp_path / "form.onnx"
-    onnx.save(_model(_ALL[name]), path)
+    path = write(_model(_ALL[name]), tmp_path / "form.onnx")
     steps = [step.kind for step in lower(load_prepared(path, Preparation())).steps]
     assert [kind for kind in steps if kind != "reshape"] == kinds
 
@@ -219,18 +209,14 @@ def test_fused_layers_are_layers(tmp_path: Path, name: str, kinds: list[str]) ->
     ],
 )  # fmt: skip
 def test_other_forms_are_refused_with_what_helps(tmp_path: Path, form: Form, message: str, next_step: str) -> None:
-    path = tmp_path / "form.onnx"
-    onnx.save(_model(form), path)
-    with pytest.raises(ModelError, match=message) as caught:
-        load_prepared(path, Preparation())
-    assert next_step in caught.value.next_step
+    assert next_step in unprepared(_model(form), tmp_path, message).next_step
 
 
 def _saved_by_onnxruntime(folder: Path) -> onnx.ModelProto:
     """An encoder of one layer, as ONNX Runtime writes it when it is asked for an optimised model."""
     encoder = bert(tokens=9, layers=1, width=24, heads=3, hidden=40, vocabulary=97)
     plain, path = save_workload(encoder, folder / "plain.onnx"), folder / "fused.onnx"
-    options = ort.SessionOptions()
+    options = session_options(1)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
     ort.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
@@ -240,12 +226,8 @@ def _saved_by_onnxruntime(folder: Path) -> onnx.ModelProto:
 def test_they_are_planned_and_checked(tmp_path: Path) -> None:
     model = _saved_by_onnxruntime(tmp_path)
     assert {"FusedGemm", "FusedMatMul", "SkipLayerNormalization", "Gelu"} <= {one.op_type for one in model.graph.node}
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    plan_memory(path, tmp_path / "plan", "64MiB", threads=1)
-    found = run(tmp_path / "plan", check=True)
-    assert found.difference is not None
-    assert found.difference < 1e-4
+    plan_memory(write(model, tmp_path / "model.onnx"), tmp_path / "plan", "64MiB", threads=1)
+    run(tmp_path / "plan", check=True).require_checked()
 
 
 Array = npt.NDArray[Any]
@@ -288,7 +270,7 @@ def test_equations_are_computed_as_by_numpy(dnnl: Dnnl, tmp_path: Path, equation
             [node("Einsum", " ".join(names), equation=equation)], {name: x.shape for name, x in inputs.items()}, opset=12 + seed
         )
         wanted = np.einsum(equation.replace(" ", ""), *(x.astype(np.float64) for x in operands))
-        found = own_outputs(dnnl, _prepared(tmp_path, model), inputs)["y"]
+        found = prepared_outputs(dnnl, model, inputs, tmp_path)["y"]
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
         assert found.shape == wanted.shape
 
@@ -316,10 +298,7 @@ def test_weights_are_turned_once_and_multiplied_by_a_layer(dnnl: Dnnl, tmp_path:
     ],
 )
 def test_equations_that_are_none_are_refused(tmp_path: Path, equation: str, told: str) -> None:
-    path = write(made([node("Einsum", "a b", equation=equation)], {"a": (2, 3), "b": (3, 4)}), tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match=told) as caught:
-        load_prepared(path, Preparation())
-    assert caught.value.next_step
+    unprepared(made([node("Einsum", "a b", equation=equation)], {"a": (2, 3), "b": (3, 4)}), tmp_path, told)
 
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.INT64])

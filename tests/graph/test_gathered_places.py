@@ -29,10 +29,26 @@ Array = npt.NDArray[Any]
 _KINDS = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int32": TensorProto.INT32, "bool": TensorProto.BOOL}
 
 
-def _saved(path: Path, picked: onnx.NodeProto, given: Mapping[str, Array], opset: int = 18) -> Path:
-    model = made([picked], {name: (_KINDS[str(value.dtype)], value.shape) for name, value in given.items()}, opset=opset)
-    model.graph.output[0].type.tensor_type.elem_type = _KINDS[str(given["x"].dtype)]
+FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+Inputs = Mapping[str, tuple[int, tuple[int, ...]]]
+
+
+def _save(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: Inputs,
+    constants: Mapping[str, npt.ArrayLike],
+    kind: int = FLOAT,
+    opset: int = 18,
+) -> Path:
+    model = made(nodes, inputs, constants, opset=opset)
+    model.graph.output[0].type.tensor_type.elem_type = kind
     return write(model, path)
+
+
+def _saved(path: Path, picked: onnx.NodeProto, given: Mapping[str, Array], opset: int = 18) -> Path:
+    inputs = {name: (_KINDS[str(value.dtype)], value.shape) for name, value in given.items()}
+    return _save(path, [picked], inputs, {}, _KINDS[str(given["x"].dtype)], opset)
 
 
 def _case(op_type: str, rng: np.random.Generator) -> tuple[onnx.NodeProto, dict[str, Array]]:
@@ -73,6 +89,11 @@ def test_a_scatter_of_an_old_opset_is_one_of_elements(dnnl: Dnnl, tmp_path: Path
     np.testing.assert_array_equal(own_outputs(dnnl, path, given)["y"], [[0, 2, 0], [1, 0, 0], [0, 0, 3]])
 
 
+def _zeros(indices: Array, updates: tuple[int, ...] | None) -> dict[str, Array]:
+    more = {} if updates is None else {"u": np.zeros(updates, np.float32)}
+    return {"x": np.zeros((2, 5), np.float32), "i": indices, **more}
+
+
 @pytest.mark.parametrize(
     ("picked", "indices", "updates"),
     [
@@ -85,8 +106,7 @@ def test_a_scatter_of_an_old_opset_is_one_of_elements(dnnl: Dnnl, tmp_path: Path
 def test_an_index_outside_its_axis_is_an_error(
     dnnl: Dnnl, tmp_path: Path, picked: onnx.NodeProto, indices: list[list[int]], updates: tuple[int, ...] | None
 ) -> None:
-    given = {"x": np.zeros((2, 5), np.float32), "i": np.array(indices)}
-    given |= {} if updates is None else {"u": np.zeros(updates, np.float32)}
+    given = _zeros(np.array(indices), updates)
     path = _saved(tmp_path / "m.onnx", picked, given)
     with pytest.raises(EdgeplanError, match="an index lies outside the axis"):
         own_outputs(dnnl, path, given)
@@ -106,23 +126,10 @@ def test_an_index_outside_its_axis_is_an_error(
 def test_indices_and_updates_that_do_not_fit_are_refused(
     tmp_path: Path, picked: onnx.NodeProto, indices: tuple[int, ...], updates: tuple[int, ...] | None, told: str
 ) -> None:
-    given = {"x": np.zeros((2, 5), np.float32), "i": np.zeros(indices, np.int64)}
-    given |= {} if updates is None else {"u": np.zeros(updates, np.float32)}
+    given = _zeros(np.zeros(indices, np.int64), updates)
     with pytest.raises(ModelError, match=told) as caught:
         load_onnx(_saved(tmp_path / "m.onnx", picked, given))
     assert caught.value.next_step
-
-
-FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
-Inputs = Mapping[str, tuple[int, tuple[int, ...]]]
-
-
-def _save(
-    path: Path, nodes: list[onnx.NodeProto], inputs: Inputs, constants: Mapping[str, npt.ArrayLike], kind: int = FLOAT
-) -> Path:
-    model = made(nodes, inputs, constants)
-    model.graph.output[0].type.tensor_type.elem_type = kind
-    return write(model, path)
 
 
 def _table(path: Path, rows: int, kind: int) -> Path:
@@ -166,7 +173,7 @@ def test_limits_follow_from_the_axes(tmp_path: Path, name: str) -> None:
     path = _save(tmp_path / "m.onnx", nodes, inputs, constants, kind)  # type: ignore[arg-type]
     graph = load_onnx(path)
     assert index_limits(graph) == limits
-    assert inputs_of(path).below == limits
+    assert inputs_of(path)["below"] == limits
     for seed in range(5):
         drawn = random_inputs(graph, seed)
         assert all(drawn[given].max() < limit for given, limit in limits.items())
@@ -176,9 +183,7 @@ def test_limits_follow_from_the_axes(tmp_path: Path, name: str) -> None:
 def test_a_plan_of_memory_runs_on_indices_of_the_table(tmp_path: Path, rows: int, kind: int) -> None:
     model = _table(tmp_path / "m.onnx", rows, kind)
     plan_memory(model, tmp_path / "plan", "64MiB", threads=1)
-    found = run(tmp_path / "plan", check=True)
-    assert found.difference is not None
-    assert found.difference < 1e-5
+    run(tmp_path / "plan", check=True).require_checked()
     assert [border.below for border in read_folder(tmp_path / "plan").head.inputs] == [rows]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,11 @@ from model_file_runs import assert_starts, made, node, own_outputs, values, writ
 from onnx import TensorProto, helper
 from tiny_profiled import own_state  # noqa: F401  a fixture
 
-from edgeplan import plan_memory, predict
+from edgeplan import native, plan_memory, predict
 from edgeplan.graph import blocks
 from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file, prepared_model
 from edgeplan.planning.document import Plan
 from edgeplan.runs import run
-from edgeplan.runtime import kernels
 from edgeplan.runtime.dnnl import Dnnl
 
 _Array = npt.NDArray[Any]
@@ -32,7 +32,8 @@ def _converted(kernel: str, x: _Array, written: npt.DTypeLike, kinds: tuple[str,
     y = np.zeros(x.shape, written)
     block = np.array(blocks.element_wise(x.shape, [(x.shape, kinds[0])], kinds[1]), np.int64)
     at = np.array([x.ctypes.data, y.ctypes.data], np.int64)
-    assert kernels.kernel_function(kernel)(block.ctypes.data, None, 2, at.ctypes.data) == 0
+    types = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    assert native.function(f"kernel_{kernel}", *types)(block.ctypes.data, None, 2, at.ctypes.data) == 0
     return y
 
 

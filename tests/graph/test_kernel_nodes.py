@@ -25,7 +25,7 @@ from edgeplan.graph.nodes import NodeConfig, Operand
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.zoo import prior_models
-from edgeplan.zoo.cold_start_models import crnn_lite
+from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 _TOLERANCE = 1e-4
 _RULES = FusionRules(
@@ -33,10 +33,6 @@ _RULES = FusionRules(
     multi_inbound=1,
 )
 _ZOO = ("shufflenetv2_0.5", "resnet18", "mobilenetv2_1.0", "mobilenetv3_small", "googlenet", "crnn_lite")
-
-
-def _zoo(name: str) -> Graph:
-    return crnn_lite() if name == "crnn_lite" else prior_models()[name]()
 
 
 def _residual(name: str = "") -> Graph:
@@ -161,7 +157,7 @@ def test_operators_of_every_form_run_in_copies() -> None:
 @pytest.mark.parametrize("name", _ZOO if MANY else _ZOO[:1])
 def test_a_copy_computes_what_the_kernel_does_in_its_model(name: str) -> None:
     """By ONNX Runtime, with the model's weights and the activations that the kernel reads there."""
-    graph = _zoo(name)
+    graph = {**prior_models(), **COLD_START_MODELS}[name]()
     model = to_onnx(graph)
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     for tensor in {name for op in graph.operators for name in op.outputs} - set(graph.outputs):

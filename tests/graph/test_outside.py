@@ -20,7 +20,7 @@ from edgeplan.engines.base import random_inputs
 from edgeplan.errors import ModelError
 from edgeplan.graph.model_file import external_locations, model_files, model_sha256
 from edgeplan.graph.onnx.compare import largest_difference
-from edgeplan.graph.onnx.constants import _point, read_whole_model
+from edgeplan.graph.onnx.constants import point, read_whole_model
 from edgeplan.graph.onnx.prepare import Preparation, in_single_precision, load_prepared, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.planning.document import Plan
@@ -109,7 +109,7 @@ def _outside(model: onnx.ModelProto, location: str = "w.bin") -> bytes:
             data = tensor.raw_data
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
-            _point(tensor, location, len(content), len(data))
+            point(tensor, location, len(content), len(data))
             content += data
     assert content
     return content
@@ -184,7 +184,7 @@ def test_what_is_computed_with_is_read(tmp_path: Path) -> None:
         load_prepared(path, _BATCH)
     (path.parent / "w.bin").write_bytes(content)
     x = values(2, _COLUMNS, seed=1)
-    found = onnxruntime_outputs(prepare_file(path, _BATCH, tmp_path / "p.onnx"), {"x": x})[0]
+    (found,) = onnxruntime_outputs(prepare_file(path, _BATCH, tmp_path / "p.onnx"), {"x": x})
     np.testing.assert_allclose(found, x @ values(_ROWS, _COLUMNS).T, rtol=1e-5, atol=1e-5)
 
 
@@ -309,7 +309,7 @@ def _far(folder: Path, open_batch: bool = False) -> tuple[Path, np.ndarray]:
     weight = np.random.default_rng(3).standard_normal((4, 3)).astype(np.float32)
     offset = (1 << 31) + 4096
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=weight.shape, data_location=TensorProto.EXTERNAL)
-    _point(tensor, "far.bin", offset, weight.nbytes)
+    point(tensor, "far.bin", offset, weight.nbytes)
     model = made([node("MatMul", "x w")], {"x": ["N" if open_batch else 1, 4]})
     model.graph.initializer.append(tensor)
     path = write(model, folder / "far.onnx")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from byte_models import Layer
 from byte_models import made as made_layer
 from model_file_runs import made, node, own_outputs, write
 from onnx import TensorProto, numpy_helper
-from partition_models import split_all
+from partition_models import cut_outputs, split_all
 from plan_folders import start_right
 from quantised_models import quantised
 from tiny_profiled import own_state  # noqa: F401  a fixture
@@ -34,11 +33,8 @@ from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import partition, partitioned_program
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.streaming.build import build
 from edgeplan.runtime.streaming.weights_file import write_weights
 
@@ -129,9 +125,7 @@ def test_every_chapter_that_executes_widens_them(dnnl: Dnnl, tmp_path: Path, pla
     dnnl.set_threads(1)
     for dimension in (Dimension.channels, Dimension.rows):
         assignments = split_all(lowered, BLOCKED, dnnl.info.block, dimension, 0.5)
-        parts = partition(lowered, activation_layouts(lowered, BLOCKED), dnnl.info.block, assignments)
-        program = partitioned_program(dnnl, replace(parts, lanes=(0,) * len(parts.lanes)), path, home=BLOCKED)
-        cut = SequentialSession(dnnl, program, tmp_path).run(inputs)
+        cut = cut_outputs(path, lowered, inputs, BLOCKED, assignments)
         np.testing.assert_allclose(cut["y"], wanted["y"], **near)
 
 

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 Array = npt.NDArray[Any]
 IMAGE = (1, 6, 8, 10)
+_TRUE = 0.4
 _random = np.random.default_rng(7)
 
 
@@ -34,6 +35,20 @@ class Form:
         for written in found.graph.output:
             written.type.tensor_type.elem_type = self.types.get(written.name, TensorProto.FLOAT)
         return found
+
+
+def drawn_inputs(model: onnx.ModelProto, seed: int = 1, *, least: int = -3) -> dict[str, Array]:
+    """Seeded inputs: numbers of both signs, whole ones from the least one on, truth."""
+    rng, found = np.random.default_rng(seed), {}
+    for read in model.graph.input:
+        kind = read.type.tensor_type
+        dtype, shape = helper.tensor_dtype_to_np_dtype(kind.elem_type), [d.dim_value for d in kind.shape.dim]
+        if dtype.kind == "f":
+            drawn = rng.standard_normal(shape)
+        else:
+            drawn = rng.random(shape) < _TRUE if dtype.kind == "b" else rng.integers(least, 3, shape)
+        found[read.name] = np.asarray(drawn).astype(dtype)
+    return found
 
 
 def node(op_type: str, reads: str, writes: str = "y", name: str = "odd", **attributes: Any) -> onnx.NodeProto:
@@ -109,6 +124,7 @@ EQUAL: dict[str, Form] = {
         "Resize", "x - s", (1, 3, 4, 6), {"s": [1.0, 1.0, 1.25, 1.75]}, opset=19, mode="nearest",
         coordinate_transformation_mode="tf_half_pixel_for_nn",
     ),
+    "sizes behind empty tensors": one("Resize", "x e e s", (1, 3, 4, 6), {"e": value((0,)), "s": [1, 3, 8, 6]}, mode="nearest"),
     "linear of the channels": one("Resize", "x - - s", (1, 4, 3, 3), {"s": [1, 6, 3, 3]}, mode="linear"),
     "linear along a line": one("Resize", "x - - s", (2, 6, 20), {"s": [2, 6, 31]}, mode="linear"),
     "sizes of axes counted from behind": one("Resize", "x - - s", (1, 3, 4, 6), {"s": [9, 5]}, opset=18, axes=[-1, -2]),

@@ -1,4 +1,4 @@
-"""Models between bytes, as QDQ: single layers, lines and random networks; and each of their kernels run."""
+"""Models between bytes, as QDQ: single layers and lines; and each of their kernels run."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from hypothesis import strategies as st
-from model_file_runs import each_way, onnxruntime_outputs, write
+from model_file_runs import each_way, write
 from model_file_runs import made as model_of
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
-from edgeplan.graph.steps import INT8_KINDS, Lowered
+from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 
 Array = npt.NDArray[Any]
 TYPES = ("uint8", "int8")
-_OPERATORS = 6
 
 
 class Drawing:
@@ -87,10 +86,6 @@ def computed(
     graph, lowered = read_model(path)
     for how, found in each_way(dnnl, path, inputs, homes, None):
         yield lowered, [found[name] for name in graph.outputs], how
-
-
-def in_bytes(lowered: Lowered) -> bool:
-    return any(step.kind in INT8_KINDS for step in lowered.steps)
 
 
 class Layer(NamedTuple):
@@ -196,77 +191,3 @@ def made(layer: Layer, seed: int = 0, *, extreme: bool = False) -> Made:
         last = drawing.node("QuantizeLinear", last, *drawing.scaling(step, layer.written, of_written))
     (wanted,) = drawing.wanted(last)
     return Made(drawing.model(last), drawing.inputs, wanted, step if layer.written else 0.0)
-
-
-class _Network(Drawing):
-    """A network in which each tensor is rounded by a scale of what it holds, as calibration does."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        super().__init__(rng)
-        self.values = dict[str, Array]()  # of activations behind DequantizeLinear
-        given = rng.standard_normal((1, int(rng.choice([3, 8])), 9, 8)).astype(np.float32)
-        self.rounded(self.given(given), given)
-
-    def rounded(self, tensor: str, values: Array) -> str:
-        """Bytes of an activation and numbers of these: 30 % asymmetric."""
-        dtype = str(self.rng.choice(TYPES))
-        low, high, bounds = min(0.0, float(values.min())), max(1e-3, float(values.max())), np.iinfo(dtype)
-        scale, zero = max(high, -low) / 127, 0 if dtype == "int8" else 128
-        if self.rng.random() < 0.3:
-            scale, zero = (high - low) / 255, round(-low / (high - low) * 255) + int(bounds.min)
-        by = self.scaling(scale, dtype, zero)
-        numbers = self.node("DequantizeLinear", self.node("QuantizeLinear", tensor, *by), *by)
-        self.values[numbers] = ((np.rint(values / scale) + zero).clip(bounds.min, bounds.max) - zero) * scale
-        return numbers
-
-    def weight(self, shape: tuple[int, ...], axis: int) -> str:
-        """A weight of bytes, 30 % by channel, some unsigned about 128."""
-        zero, several, channels = 128 * int(self.rng.random() < 0.2), self.rng.random() < 0.3, shape[axis]
-        dtype = "uint8" if zero else "int8"
-        scale = (1 + self.rng.random(channels if several else 1)) / 127 / np.sqrt(np.prod(shape) / channels)
-        by = (np.float32(scale), np.full(channels, zero, dtype)) if several else (np.float32(scale[0]), np.array(zero, dtype))
-        values = (self.rng.integers(-127, 128, shape) + zero).astype(dtype)
-        reads = map(self.constant, (values, *by))
-        return self.node("DequantizeLinear", *reads, **({"axis": axis} if several else {}))
-
-    def step(self) -> None:
-        """One more operator on what there is."""
-        images = [name for name, values in self.values.items() if values.ndim == 4]
-        tensor = images[-1 - int(self.rng.integers(min(2, len(images))))]
-        channels = self.values[tensor].shape[1]
-        kind = self.rng.choice(["Conv", "Conv", "Conv", "depthwise", "Add", "MaxPool", "Concat", "Sigmoid", "Mul"])
-        other = next((n for n in images[::-1] if n != tensor and self.values[n].shape == self.values[tensor].shape), "")
-        if kind in ("Conv", "depthwise"):
-            out, group = (channels, channels) if kind == "depthwise" else (int(self.rng.choice([3, 8, 16, 20])), 1)
-            size = int(self.rng.choice([1, 3]))
-            bias = self.constant((self.rng.standard_normal(out) / 10).astype(np.float32))
-            reads = [tensor, self.weight((out, channels // group, size, size), 0), bias]
-            found = self.node("Conv", *reads, pads=[size // 2] * 4, group=group, strides=[int(self.rng.choice([1, 1, 2]))] * 2)
-            if self.rng.random() < 0.5:
-                found = self.node(str(self.rng.choice(["Relu", "HardSwish", "LeakyRelu"])), found)
-        elif kind in ("Add", "Mul", "Concat") and other:
-            found = self.node(kind, tensor, other, **({"axis": 1} if kind == "Concat" else {}))
-        elif kind == "MaxPool":
-            found = self.node(kind, tensor, kernel_shape=[3, 3], pads=[1] * 4)
-        else:
-            found = self.node("Sigmoid", tensor)
-        self.rounded(found, *self.run(found))
-
-    def run(self, *outputs: str) -> list[Array]:
-        """Outputs of ONNX Runtime, without optimisations."""
-        return onnxruntime_outputs(self.model(*outputs), self.inputs)
-
-
-def network(seed: int) -> tuple[onnx.ModelProto, dict[str, Array], list[Array], list[float]]:
-    """A random network, an input, its outputs by ONNX Runtime without optimisations, and their scales."""
-    drawing = _Network(np.random.default_rng(seed))
-    for _ in range(_OPERATORS):
-        drawing.step()
-    last = [*drawing.values][-1]
-    mean = drawing.node("GlobalAveragePool", last)
-    pooled = drawing.rounded(mean, *drawing.run(mean))
-    layer = drawing.node("MatMul", drawing.node("Flatten", pooled), drawing.weight((drawing.values[pooled].shape[1], 10), 1))
-    outputs = [drawing.rounded(layer, *drawing.run(layer)), last]
-    by = {made.output[0]: made.input[1] for made in drawing.nodes if made.op_type == "DequantizeLinear"}
-    scales = [float(drawing.constants[by[name]]) for name in outputs]
-    return drawing.model(*outputs), drawing.inputs, drawing.run(*outputs), scales

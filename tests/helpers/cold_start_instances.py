@@ -45,12 +45,3 @@ def layouts(steps: int, seed: int) -> tuple[Profile, ...]:
     return tuple(
         replace(realistic(steps, seed + i), layout=name, start_ms=0.25 * i, fresh=_FRESH) for i, name in enumerate(names)
     )
-
-
-def uniform(costs: list[tuple[float, float, float]]) -> Profile:
-    """Two equal cores, one candidate a step: (preparation, execution on one, execution on both)."""
-    layers = tuple(
-        Layer(f"s{k}", (f"n{k}",), (Candidate("k", "raw", {"big": p}, {"big": 0.0}, {"big": 0.0}, {1: one, 2: both}, 100),))
-        for k, (p, one, both) in enumerate(costs)
-    )
-    return Profile("uniform", "nhwc", 2, 0, 1.0, layers)

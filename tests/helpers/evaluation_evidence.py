@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.tables import Evidence
 from edgeplan.chapters.prediction.fusion.detection import COLUMNS
 from edgeplan.chapters.prediction.paper import printed
 from edgeplan.chapters.prediction.stages.fusion import VERIFIED

@@ -19,6 +19,8 @@ from edgeplan.chapters.cold_start.api import read_model
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import ModelError
 from edgeplan.graph.model_file import model_sha256
+from edgeplan.graph.onnx.compare import session_options
+from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.dnnl import Dnnl
@@ -88,6 +90,14 @@ def refused(given: onnx.ModelProto, said: str) -> ModelError:
     return caught.value
 
 
+def unprepared(given: onnx.ModelProto, folder: Path, said: str) -> ModelError:
+    """The error in which the preparation of a model ends, or the reading of what it leaves."""
+    with pytest.raises(ModelError, match=said) as caught:
+        load_prepared(write(given, folder / "m.onnx"), Preparation())
+    assert caught.value.next_step
+    return caught.value
+
+
 def told(name: str, given: Any, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
     """What a file says of an input or output: a shape, or a type and a shape."""
     typed = isinstance(given, tuple) and len(given) == 2 and (given[1] is None or isinstance(given[1], list | tuple))
@@ -123,11 +133,8 @@ def write(model: onnx.ModelProto, path: Path) -> Path:
 
 def onnxruntime_outputs(given: Path | onnx.ModelProto, inputs: Mapping[str, AnyArray]) -> list[AnyArray]:
     """Outputs of ONNX Runtime, operator by operator."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
     whole = str(given) if isinstance(given, Path) else given.SerializeToString()
-    session = ort.InferenceSession(whole, options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(whole, session_options(1, optimised=False), providers=["CPUExecutionProvider"])
     return [np.asarray(found) for found in session.run(None, {i.name: inputs[i.name] for i in session.get_inputs()})]
 
 
@@ -135,6 +142,14 @@ def own_outputs(dnnl: Dnnl, path: Path, inputs: Mapping[str, AnyArray], home: st
     """What the runtime computes of a file, by the first candidate of each step."""
     graph, _ = read_model(path)
     return dict(SequentialSession(dnnl, default_program(dnnl, path, graph, home), path.parent).run(dict(inputs)))
+
+
+def prepared_outputs(
+    dnnl: Dnnl, given: onnx.ModelProto | Path, inputs: Mapping[str, AnyArray], folder: Path
+) -> dict[str, AnyArray]:
+    """What the runtime computes of a model once it is prepared, as `prepared.onnx` of the folder."""
+    path = given if isinstance(given, Path) else write(given, folder / "given.onnx")
+    return own_outputs(dnnl, prepare_file(path, Preparation(), folder / "prepared.onnx"), inputs)
 
 
 def each_way(

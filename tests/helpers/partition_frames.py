@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.evaluation.checked_page import CheckedEvidence
@@ -25,6 +26,7 @@ from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import augmented, save_pair_predictors
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, Trained, train_pair
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.processor import OpenclDispatcher
@@ -123,27 +125,8 @@ def evidence(**changes: Any) -> PartitionEvidence:
     linear = {"cpu": 100, "gpu": 200, "search": 50, "ours": 60, "equal": 110, "fixed": 80, plain: 50}
     conv = {"cpu": 300, "gpu": 150, "search": 100, "ours": 100, "equal": 150, "fixed": 160, plain: 150}
     layers = [layer_rows("linear", "a", linear), layer_rows("conv", "b", conv)]
-    models = [
-        model_rows(
-            "resnet18",
-            {"ours": 10.0, "cpu": 15.0, "gpu": 20.0, "equal": 12.0, "fixed": 12.5, "greedy": 10.5, "ncnn": 9.0},
-            predicted_ms=9.0, splits=4, steps=20, plan_seconds=0.5, plan_gap=0.0, peak_mib=40.0, cpu_ms=19.0,
-        ),
-    ]  # fmt: skip
-    errors = pd.DataFrame(
-        [
-            {"side": s, "kind": k, "predictor": p, "measured_us": 10.0, "predicted_us": v, "split": split}
-            for s, k, p, v, split in (
-                ("gpu", "linear", "ours", 10.4, "test"),
-                ("gpu", "linear", "ours", 19.0, "training"),
-                ("gpu", "linear", "plain", 11.0, "test"),
-                ("gpu", "conv", "ours", 9.0, "test"),
-                ("gpu", "conv", "plain", 8.0, "test"),
-                ("cpu", "linear", "ours", 10.1, "test"),
-                ("cpu", "conv", "ours", 10.2, "test"),
-            )
-        ]
-    ).assign(implementation="x")
+    ms = {"ours": 10.0, "cpu": 15.0, "gpu": 20.0, "equal": 12.0, "fixed": 12.5, "greedy": 10.5, "ncnn": 9.0}
+    models = model_rows("resnet18", ms, predicted_ms=9.0, splits=4, steps=20, plan_seconds=0.5, plan_gap=0.0)
     handshakes = pd.DataFrame(
         {"synchronisation": ["polling", "events"], "least_us": [2.0, 25.0], "median_us": [3.0, 40.0], "note": ["", ""]}
     )
@@ -156,15 +139,22 @@ def evidence(**changes: Any) -> PartitionEvidence:
     importance = pd.DataFrame({"kind": "conv", "feature": ["flops", "dispatch.waves"], "gain": [1.0, 3.0]})
     parts: dict[str, Any] = {
         "pair": "pair-test",
-        "errors": errors,
+        "errors": trained().errors,
         "importance": importance.assign(implementation="x"),
         "layers": pd.concat(layers, ignore_index=True),
-        "models": pd.concat(models, ignore_index=True),
+        "models": models,
         "handshakes": handshakes,
         "curves": pd.concat([pd.DataFrame(curve).assign(figure=figure) for figure in figures], ignore_index=True),
         "environment": {"cores": 2, "layers_by_rule": {"linear": 8610, "conv": 2038}, "fingerprint": "f"},
     }
     return PartitionEvidence(**(parts | changes))
+
+
+def partition_params(**changes: object) -> PartitionParams:
+    """The shipped parameters, changed."""
+    document = yaml.safe_load(PARAMS_FILE.read_text())
+    document["partition"] |= changes
+    return PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
 
 
 PAIR = "pair-pocl"
@@ -220,18 +210,10 @@ class Builder:
         affinity = self.rng.uniform(1 / _SPREAD, _SPREAD)
         cpu, gpu = flops / 1e6 / _CPU_GFLOPS * affinity, flops / 1e6 / _GPU_GFLOPS / affinity
         options: list[dict[str, Any]] = [{"on": "cpu", "cpu_ms": cpu}, {"on": "gpu", "gpu_ms": gpu}]
-        for c in range(16, channels, 16):
-            share = c / channels
+        for share in (c / channels for c in range(16, channels, 16)):
             wobble = self.rng.uniform(1.0, 1.08)
-            options.append(
-                {
-                    "on": "split",
-                    "cpu_share": share,
-                    "dimension": "channels",
-                    "cpu_ms": cpu * share * wobble + 0.002,
-                    "gpu_ms": gpu * (1 - share) * wobble + 0.003,
-                }
-            )
+            parts = {"cpu_ms": cpu * share * wobble + 0.002, "gpu_ms": gpu * (1 - share) * wobble + 0.003}
+            options.append({"on": "split", "cpu_share": share, "dimension": "channels", **parts})
         self.operators.append({"name": name, "inputs": list(inputs), "options": options, "bytes": size})
         return name
 
@@ -240,9 +222,8 @@ class Builder:
         speed = more.pop("mb_per_ms", 0.0)
         operators = []
         for entry in self.operators:
-            kept = {k: v for k, v in entry.items() if k != "bytes"}
-            move = {"to_cpu_ms": entry["bytes"] / 1e6 / speed, "to_gpu_ms": entry["bytes"] / 1e6 / speed} if speed else {}
-            operators.append({**kept, **move})
+            moved = dict.fromkeys(("to_cpu_ms", "to_gpu_ms"), entry["bytes"] / 1e6 / speed) if speed else {}
+            operators.append({k: v for k, v in entry.items() if k != "bytes"} | moved)
         head = {"format_version": 1, "model": "instance", "cpu_to_gpu_ms": 0.002, "gpu_to_cpu_ms": 0.002}
         return {**head, **more, "operators": operators}
 

@@ -17,13 +17,15 @@ from hypothesis import strategies as st
 from model_file_runs import made, node, values
 
 from edgeplan.chapters.cold_start.api import read_model
+from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import SeededModel, to_onnx
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.partitioned.program import Assignment, Split, partition, partitioned_program
+from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_cut
+from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts, default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.workloads.exported import Exported
@@ -67,6 +69,20 @@ def factors() -> Exported:
     return Exported(made(nodes, {"x": (1, 16, 6, 6)}, constants), {})
 
 
+def vgg() -> Graph:
+    """VGG16, narrow, on images of 32 pixels."""
+    b = GraphBuilder("vgg", (1, 3, 32, 32))
+    x = b.input
+    for width, count in ((16, 2), (24, 2), (32, 3), (48, 3)):
+        for _ in range(count):
+            x = b.relu(b.conv(x, width, 3, bias=True))
+        x = b.maxpool(x, 2, 2)
+    x = b.flatten(x)
+    for columns in (96, 64):
+        x = b.relu(b.fc(x, columns))
+    return b.build(b.fc(x, 24))
+
+
 MODELS: Mapping[str, Callable[[], Workload]] = {
     "images": images,
     "three of them": partial(images, 3),
@@ -97,13 +113,20 @@ class Saved:
         dnnl.set_threads(1)  # which kernels it offers depends on it, and another test may have left more
         return SequentialSession(dnnl, default_program(dnnl, self.path, self.graph, home), self.path.parent).run(self.inputs)
 
-    def cut(self, dnnl: Dnnl, home: str, assignments: Sequence[Assignment]) -> dict[str, Array]:
+    def cut(self, home: str, assignments: Sequence[Assignment]) -> dict[str, Array]:
         """Outputs of both parts of the steps, which the CPU computes here."""
-        dnnl.set_threads(1)
-        layouts = activation_layouts(self.lowered, home)
-        made = partition(self.lowered, layouts, dnnl.info.block, assignments)
-        program = partitioned_program(dnnl, replace(made, lanes=(0,) * len(made.lanes)), self.path, home=home)
-        return SequentialSession(dnnl, program, self.path.parent).run(self.inputs)
+        return cut_outputs(self.path, self.lowered, self.inputs, home, assignments)
+
+
+def cut_outputs(
+    model: Path, lowered: Lowered, inputs: Mapping[str, Array], home: str, assignments: Sequence[Assignment]
+) -> dict[str, Array]:
+    """What a partition computes whose lanes are one processor's, one after the other."""
+    with OnednnProcessor() as cpu:
+        made = partition(lowered, activation_layouts(lowered, home), cpu.dnnl.info.block, assignments)
+        nothing = (0,) * len(made.lanes)
+        with PairSession.of(cpu, cpu, replace(made, lanes=nothing, needed=nothing), model) as session:
+            return session.run(inputs)
 
 
 def split_all(lowered: Lowered, home: str, block: int, dimension: Dimension, share: float) -> list[Assignment]:

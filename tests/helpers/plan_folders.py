@@ -16,8 +16,9 @@ import numpy as np
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.planning.machine import Span, core_name
+from edgeplan.planning.document import Plan, plan_of
 from edgeplan.runtime import loops
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of
 
@@ -36,6 +37,15 @@ def changed_plan(folder: Path, change: Callable[[dict[str, Any]], object]) -> No
     body = json.dumps(document["body"], separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
     path.write_text(f'{{"format_version":{document["format_version"]},"sha256":"{digest}","body":{body}}}\n')
+
+
+def cold_plan(folder: Path) -> Plan:
+    """The plan document that a plan folder of a cold start was written from."""
+    found = read_folder(folder)
+    made = found.made_for
+    target = {"model": Path(made.model).name, "library": "onednn", "library_version": made.library, "isa": made.isa}
+    target |= {"model_sha256": made.model_sha256, "machine": made.machine, "threads": made.threads}
+    return plan_of(json.dumps(found.scheduled(dict) | found.predicted(dict) | target), str(folder))
 
 
 class RecordHead(NamedTuple):
@@ -93,9 +103,19 @@ def assert_close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarra
         assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
 
 
+class Span(NamedTuple):
+    """A stage of a step on a core, -1 the main one, ms."""
+
+    core: int
+    layer: int
+    stage: str
+    start_ms: float
+    end_ms: float
+
+
 def spans_of(session: NativeSession) -> list[Span]:
     """The timeline of a cold start, ms of the monotonic clock."""
-    return [Span(core_name(core - 1), step, stage, begin / 1e6, end / 1e6) for core, step, stage, begin, end in session.trace()]
+    return [Span(core - 1, step, stage, begin / 1e6, end / 1e6) for core, step, stage, begin, end in session.trace()]
 
 
 #: Libraries that no process that runs a plan loads.

@@ -11,19 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from model_file_runs import made, node, write
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantFormat,
-    QuantType,
-    quantize_dynamic,
-    quantize_static,
-)
+from onnxruntime import quantization
 
 SHAPE = (1, 3, 16, 16)
 Array = npt.NDArray[np.float32]
 
 
-class _Images(CalibrationDataReader):
+class _Images(quantization.CalibrationDataReader):
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         self._name, self._images = name, iter(images(shape, 4))
 
@@ -94,12 +88,12 @@ def quantised(folder: Path, form: str, *, network: Callable[[Path], Path] = netw
     logging.disable(logging.WARNING)  # it advises to optimise the model before
     try:
         if form == "dynamic":
-            quantize_dynamic(given, path, **more)
+            quantization.quantize_dynamic(given, path, **more)
         else:
-            kind = QuantFormat.QDQ if form == "qdq" else QuantFormat.QOperator
-            options = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8} | more
+            kind = quantization.QuantFormat.QDQ if form == "qdq" else quantization.QuantFormat.QOperator
+            options = {"activation_type": quantization.QuantType.QUInt8, "weight_type": quantization.QuantType.QInt8} | more
             name = onnx.load(given).graph.input[0].name
-            quantize_static(given, path, _Images(name, SHAPE), quant_format=kind, **options)
+            quantization.quantize_static(given, path, _Images(name, SHAPE), quant_format=kind, **options)
     finally:
         logging.disable(logging.NOTSET)
     return path

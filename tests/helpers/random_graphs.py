@@ -91,19 +91,18 @@ class Drawing:
         """An operator; the name of its first output. All outputs may be read by what is drawn later."""
         writes = [f"t{len(self.shapes)}_{place}" for place in range(outputs)]
         written = helper.make_node(op_type, list(reads), writes, name=f"n{len(self.nodes)}", **attributes)
-        given = [
-            helper.make_tensor_value_info(n, self.types.get(n, TensorProto.FLOAT), self.shapes[n])
-            for n in dict.fromkeys(reads)
-            if n in self.shapes
-        ]
-        held = [numpy_helper.from_array(self.constants[n], n) for n in dict.fromkeys(reads) if n in self.constants]
         inner = written if op_type != "GroupNormalization" else helper.make_node("Relu", reads[:1], writes)
-        body = helper.make_graph([inner], "one", given, [helper.make_empty_tensor_value_info(n) for n in writes], held)
-        model = helper.make_model(body, opset_imports=[helper.make_opsetid("", _OPSET)])
-        for value in onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph.output:
-            self.shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
-            if value.type.tensor_type.elem_type != TensorProto.FLOAT:
-                self.types[value.name] = value.type.tensor_type.elem_type
+        held = {n: numpy_helper.from_array(self.constants[n], n) for n in inner.input if n in self.constants}
+        given = {n: (tensor.data_type, tuple(tensor.dims)) for n, tensor in held.items()}
+        given |= {n: (self.types.get(n, TensorProto.FLOAT), self.shapes[n]) for n in inner.input if n in self.shapes}
+        types = {n: helper.make_tensor_type_proto(*told) for n, told in given.items()}
+        schema, opsets = onnx.defs.get_schema(inner.op_type, _OPSET), [helper.make_opsetid("", _OPSET)]
+        found = onnx.shape_inference.infer_node_outputs(schema, inner, types, held, opset_imports=opsets)
+        for name in writes:
+            kind = found[name].tensor_type
+            self.shapes[name] = tuple(d.dim_value for d in kind.shape.dim)
+            if kind.elem_type != TensorProto.FLOAT:
+                self.types[name] = kind.elem_type
         self.nodes.append(written)
         return writes[0]
 
@@ -155,10 +154,10 @@ def _prelu(d: Drawing) -> None:
     d.node("PRelu", [x, d.constant(each if d.pick("slope", "each", "one") == "each" else (1,))])
 
 
-def _window(d: Drawing, size: Sequence[int], *, pads: bool = True) -> dict[str, Any]:
+def _window(d: Drawing, size: Sequence[int]) -> dict[str, Any]:
     kernel = [int(d.rng.integers(1, min(3, one) + 1)) for one in size]
     found: dict[str, Any] = {"kernel_shape": kernel, "strides": list(d.sizes(len(size), 1, 2))}
-    padding = d.pick("padding", "none", "pads", "SAME_UPPER", "SAME_LOWER", "VALID") if pads else "none"
+    padding = d.pick("padding", "none", "pads", "SAME_UPPER", "SAME_LOWER", "VALID")
     if padding == "pads":
         found["pads"] = [int(d.rng.integers(0, k)) for k in (*kernel, *kernel)]
     elif padding != "none":

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.chapters.memory.folders import PlanWriter, RunCores, made_for, write_memory_plan
+from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -38,6 +39,13 @@ from edgeplan.workloads.registry import save_workload
 from edgeplan.workloads.sequences import gpt2, vit
 
 Array = npt.NDArray[np.float32]
+
+
+def memory_settings(**more: Any) -> MemorySettings:
+    """Settings of the chapter on memory by which little is measured."""
+    return MemorySettings(
+        devices=["cpu-onednn"], models=("vgg19",), settings=("onnxruntime",), shares=(0.5,), threads=1, runs=3, **more
+    )
 
 
 def plain_model() -> Graph:

@@ -24,7 +24,6 @@ from edgeplan.measurement.process.interference import (
     Clock,
     Interference,
     calibrate,
-    least_times,
     together_us,
     wait_until_free,
 )
@@ -97,12 +96,10 @@ class _Watch(Interference):
     def look(self) -> None:
         pass
 
-    def wait(self, processors: object = ()) -> float:
-        del processors
+    def wait(self) -> float:
         return FREE
 
-    def now(self, processors: object = ()) -> float:
-        del processors
+    def now(self) -> float:
         return self._told.pop(0)
 
 
@@ -162,8 +159,7 @@ def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPat
             return (100.0 if Passes.made == 1 else 1.0) * ((3.0 if self.raw else 1.5) if together else 1.0)
 
     class Watch(_Watch):
-        def now(self, processors: object = ()) -> float:
-            del processors
+        def now(self) -> float:
             return DISTURBED if Passes.made == 1 else FREE
 
     monkeypatch.setattr(fresh_process_factors, "_Passes", Passes)
@@ -183,8 +179,7 @@ class _Rig:
 
     rounds = 0
 
-    def run(self, what: Round, warm_runs: int) -> RoundTimes:
-        del what, warm_runs
+    def run(self, *_: object) -> RoundTimes:
         self.rounds += 1
         return RoundTimes()
 
@@ -198,8 +193,7 @@ class _Scripted(References):
     def __init__(self, *compute_us: float, bandwidth_us: float = 400.0) -> None:
         self._told, self._bandwidth_us = itertools.cycle(compute_us), bandwidth_us
 
-    def time(self, runs: int) -> ReferenceTimes:
-        del runs
+    def time(self, _: int) -> ReferenceTimes:
         return ReferenceTimes(next(self._told), self._bandwidth_us)
 
 
@@ -222,8 +216,7 @@ def _unstolen(monkeypatch: pytest.MonkeyPatch) -> None:
 class _Busy(_Watch):
     """Waits in vain."""
 
-    def wait(self, processors: object = ()) -> float:
-        del processors
+    def wait(self) -> float:
         return DISTURBED
 
 
@@ -251,6 +244,7 @@ def test_slowness_is_one_at_nominal_speed_and_takes_the_lesser_of_the_looks(monk
     assert clock.slowness(slow) == pytest.approx(2**EXPONENTS.compute)
     assert clock.slowness(slow, NOMINAL) == clock.slowness(NOMINAL, slow) == 1.0
     assert clock.slowness(ReferenceTimes(300.0, 800.0)) == pytest.approx(2**EXPONENTS.bandwidth)
+    assert clock.slowness(slow, ReferenceTimes(300.0, 800.0)) == 1.0, "of each reference the lesser"
 
 
 def test_references_calibrated_are_typical_pairs_of_looks() -> None:
@@ -258,19 +252,16 @@ def test_references_calibrated_are_typical_pairs_of_looks() -> None:
     assert calibrate(_Scripted(100.0, 400.0, 300.0, 350.0, 320.0, 300.0), 3, 0.05) == NOMINAL
 
 
-def test_least_is_of_each_reference() -> None:
-    assert least_times([ReferenceTimes(1.0, 5.0), ReferenceTimes(2.0, 4.0)]) == ReferenceTimes(1.0, 4.0)
-
-
 def _runs(compute_us: list[float]) -> pd.DataFrame:
     count = len(compute_us)
     return pd.DataFrame({"measured_at": np.arange(count, dtype=float), "compute_us": compute_us, "bandwidth_us": 400.0})
 
 
-def test_one_disturbed_look_is_not_a_slow_machine() -> None:
+def test_one_disturbed_look_is_not_a_slow_machine_and_runs_that_were_not_timed_have_none() -> None:
     looks = [300.0] * 100
     looks[50] = 3000.0
     assert slowness_of(_runs(looks), NOMINAL).tolist() == [1.0] * 100
+    assert slowness_of(_runs([float("nan")] * 3), NOMINAL).isna().all()
 
 
 def test_a_slow_hour_is_seen_in_whatever_order_the_runs_come() -> None:
@@ -280,7 +271,3 @@ def test_a_slow_hour_is_seen_in_whatever_order_the_runs_come() -> None:
     far = NEIGHBOURS
     assert (slow.sort_index()[: 50 - far] == 1.0).all()
     np.testing.assert_allclose(slow.sort_index()[50 + far :], 2**EXPONENTS.compute)
-
-
-def test_runs_that_were_not_timed_have_no_slowness() -> None:
-    assert slowness_of(_runs([float("nan")] * 3), NOMINAL).isna().all()

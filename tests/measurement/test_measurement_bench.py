@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects  # noqa: F401  a fixture
+from quick_bench import DEVICE, SETTINGS, held, measuring_alone, open_bench, subjects  # noqa: F401  a fixture
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.registry import engine_protocol
@@ -24,7 +24,7 @@ from edgeplan.errors import BusyError, DeviceError, FormatError, NoiseError, Sto
 from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement import local
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.lock import lock_path, machine_lock
+from edgeplan.measurement.lock import machine_lock
 from edgeplan.progress import BudgetProgress
 from edgeplan.support.store import STORED_ROWS_ONLY
 
@@ -81,17 +81,23 @@ def test_profiled_subjects_bring_their_nodes(tmp_path: Path) -> None:
     assert (counted.node_us >= 0).all()
 
 
-@pytest.mark.parametrize("change", ["fingerprint", "settings"])
-def test_rows_of_another_machine_or_setting_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+@pytest.mark.parametrize(
+    ("fingerprint", "changes", "measured"),
+    [("another", {}, 1), ("", {"max_runs": 4}, 1), ("", {"max_noise": 0.5, "batch_size": 7, "retries": 3}, 0)],
+    ids=["another machine", "another setting", "tolerances and batches"],
+)
+def test_machine_and_settings_decide_a_row_and_tolerances_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fingerprint: str, changes: dict[str, Any], measured: int
+) -> None:
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(1))
         key = bench.store.key
-    if change == "fingerprint":
-        monkeypatch.setattr(local, "fingerprint", lambda: "another")
-    with open_bench(tmp_path, **({"max_runs": 4} if change == "settings" else {})) as bench:
-        assert bench.store.key != key
+    if fingerprint:
+        monkeypatch.setattr(local, "fingerprint", lambda: fingerprint)
+    with open_bench(tmp_path, **changes) as bench:
+        assert (bench.store.key != key) is bool(measured)
         bench.measure(subjects(1))
-        assert bench.measured == 1
+        assert bench.measured == measured
 
 
 def test_rows_of_a_card_are_added_to_on_a_machine_that_has_the_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,14 +127,6 @@ def test_rows_of_a_card_are_added_to_on_a_machine_that_has_the_like(tmp_path: Pa
         Bench(named, SETTINGS, rows)
     with pytest.raises(DeviceError, match=f"its fingerprint is {begun}, and this machine's is 0123456789abcdef"):
         Bench(DEVICE.model_copy(update={"fingerprint": begun}), SETTINGS, tmp_path / "rows" / "dev")
-
-
-def test_tolerances_and_batches_do_not_decide_a_row(tmp_path: Path) -> None:
-    with open_bench(tmp_path) as bench:
-        bench.measure(subjects(1))
-    with open_bench(tmp_path, max_noise=0.5, batch_size=7, retries=3) as bench:
-        bench.measure(subjects(1))
-        assert bench.measured == 0
 
 
 def test_stores_of_one_device_share_what_the_references_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,23 +206,9 @@ def test_a_stage_whose_time_is_over_leaves_out_what_may_be_left_out(tmp_path: Pa
         assert all(bench.measure_in_time(subjects(8)))
 
 
-HOLD = """
-import sys, time
-from pathlib import Path
-import edgeplan.measurement.lock as lock
-lock.lock_path = lambda: Path(sys.argv[1])
-with lock.machine_lock():
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
 def test_a_second_run_waits_for_the_one_that_holds_the_machine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = open_bench(tmp_path)
-    command = [sys.executable, "-c", HOLD, str(lock_path())]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
+    with held() as other:
         with pytest.raises(BusyError, match=rf"pid {other.pid}: .*python") as caught, machine_lock(0.2):
             pass
         assert caught.value.next_step

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quick_bench import SETTINGS, measuring_alone, node_subjects, open_bench, subjects  # noqa: F401  a fixture
+from quick_bench import measuring_alone, node_subjects, open_bench, subjects, timed  # noqa: F401  a fixture
 from trained_nodes import RULES
 
 from edgeplan.devices.config import load_device
@@ -16,53 +16,32 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernel_nodes import executed_graph
 from edgeplan.measurement.kernel_labels import label_us
-from edgeplan.measurement.records import CALLS, Measurement, NodeSubject, Subject, call_us, graph_digest
-from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.measurement.records import CALLS, NodeSubject, Subject, call_us, graph_digest
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.support.store import STORED_ROWS_ONLY
 
-
-def _measurement(least: list[float], compute: list[float], *, exponents: tuple[float, float] = (1.0, 0.0)) -> Measurement:
-    blocks = len(least)
-    return Measurement(
-        subject="s",
-        sample=0,
-        least_us=np.array(least),
-        median_us=np.array(least),
-        compute_us=np.array(compute),
-        bandwidth_us=np.full(blocks, 800.0),
-        measured_at=np.arange(blocks, dtype=np.float64),
-        nodes=(),
-        node_us=np.zeros((blocks, 0)),
-        nominal=ReferenceTimes(100.0, 400.0),
-        exponents=ReferenceExponents(compute=exponents[0], bandwidth=exponents[1]),
-    )
-
-
-def test_drift_of_the_clock_is_divided_out() -> None:
-    m = _measurement([10.0, 20.0, 15.0], [100.0, 200.0, 150.0])
-    np.testing.assert_allclose(m.block_us, [10.0, 10.0, 10.0])
-    assert m.latency_us == pytest.approx(10.0)
-    assert m.noise == pytest.approx(0.0)
+DRIFTING = ([10.0, 20.0, 15.0], [100.0, 200.0, 150.0])
 
 
 @pytest.mark.parametrize(
-    ("exponents", "expected"),
-    [((0.0, 0.0), 20.0), ((0.0, 1.0), 10.0), ((0.5, 0.5), 10.0), ((1.0, 1.0), 5.0)],
+    ("median", "latency"), [(DRIFTING[0], 10.0), ([11.0, 24.0, 18.0], 12.0)], ids=["steady", "usual runs are median ones"]
 )
-def test_each_reference_counts_by_its_exponent(exponents: tuple[float, float], expected: float) -> None:
-    m = _measurement([20.0] * 3, [200.0] * 3)
-    other = replace(m, exponents=ReferenceExponents(compute=exponents[0], bandwidth=exponents[1]))
-    assert other.latency_us == pytest.approx(expected)
-
-
-def test_the_usual_run_is_the_median_one_of_a_block() -> None:
-    m = replace(_measurement([10.0, 20.0, 15.0], [100.0, 200.0, 150.0]), median_us=np.array([11.0, 24.0, 18.0]))
-    assert m.latency_us == pytest.approx(12.0)
+def test_drift_of_the_clock_is_divided_out(median: list[float], latency: float) -> None:
+    m = timed(median, DRIFTING[1])
+    np.testing.assert_allclose(m.block_us, np.array(median) / [1.0, 2.0, 1.5])
+    assert m.latency_us == pytest.approx(latency)
 
 
 @pytest.mark.parametrize(
-    ("least", "expected"),
+    ("compute", "bandwidth", "expected"), [(0.0, 0.0, 20.0), (0.0, 1.0, 10.0), (0.5, 0.5, 10.0), (1.0, 1.0, 5.0)]
+)
+def test_each_reference_counts_by_its_exponent(compute: float, bandwidth: float, expected: float) -> None:
+    exponents = ReferenceExponents(compute=compute, bandwidth=bandwidth)
+    assert timed([20.0] * 3, 200.0, bandwidth_us=np.full(3, 800.0), exponents=exponents).latency_us == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("median", "expected"),
     [
         ([9.0, 10.0, 11.0], 0.1),
         ([1.0, 9.0, 10.0, 11.0, 99.0], 0.1),  # the outer two are trimmed
@@ -70,12 +49,12 @@ def test_the_usual_run_is_the_median_one_of_a_block() -> None:
         ([10.0, 10.0, 10.0], 0.0),
     ],
 )
-def test_noise_is_half_the_range_of_the_middle_blocks(least: list[float], expected: float) -> None:
-    assert _measurement(least, [100.0] * len(least)).noise == pytest.approx(expected)
+def test_noise_is_half_the_range_of_the_middle_blocks(median: list[float], expected: float) -> None:
+    assert timed(median).noise == pytest.approx(expected)
 
 
 def test_node_times_are_normalised_like_the_whole() -> None:
-    m = replace(_measurement([10.0, 20.0, 15.0], [100.0, 200.0, 150.0]), node_us=np.array([[4.0, 1.0], [8.0, 6.0], [6.0, 3.0]]))
+    m = timed(*DRIFTING, node_us=np.array([[4.0, 1.0], [8.0, 6.0], [6.0, 3.0]]))
     np.testing.assert_allclose(m.node_latency_us, [4.0, 2.0])
 
 
@@ -144,19 +123,12 @@ def test_what_the_library_of_an_engine_raises_of_copies_is_a_refusal(load: str, 
         engine.load_copies(config, 2) if load == "load" else engine.load_copies_profiled(config, 2)
 
 
-def timed(latency_us: float) -> Measurement:
-    times, nominal = np.full(3, latency_us), ReferenceTimes(300.0, 400.0)
-    compute, bandwidth = np.full(3, 300.0), np.full(3, 400.0)
-    exponents = SETTINGS.reference_exponents
-    return Measurement("0", 0, times, times, compute, bandwidth, times, (), np.zeros((3, 0)), nominal, exponents)
-
-
 def test_a_label_is_the_share_of_a_copy_without_the_call() -> None:
-    call = call_us([timed(2.2), timed(2.2 + 63 * 0.2)])
+    call = call_us([timed([2.2] * 3), timed([2.2 + 63 * 0.2] * 3)])
     assert call == pytest.approx(2.0)
     (one, _) = node_subjects()
-    assert label_us(one.config, timed(50.0), call, 24) == (one.config, pytest.approx(2.0))
-    assert label_us(one.config, timed(1.9), call, 24) == (one.config, 0.0)
+    assert label_us(one.config, timed([50.0] * 3), call, 24) == (one.config, pytest.approx(2.0))
+    assert label_us(one.config, timed([1.9] * 3), call, 24) == (one.config, 0.0)
 
 
 def test_a_call_is_measured_like_any_node_and_costs_less_than_many(tmp_path: Path) -> None:

@@ -119,18 +119,16 @@ def test_the_commit_is_named_and_marked_where_the_package_changed(package: Path)
     assert source_commit() == f"{commit}+changes"
 
 
-def test_a_package_that_another_repository_ignores_has_none(package: Path) -> None:
-    root = package.parent
-    git(root, "init", "--quiet")
-    (root / ".gitignore").write_text("edgeplan/")
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "--message", "of something else")
-    assert source_commit() == "not recorded"
-
-
-@pytest.mark.parametrize("variable", ["GIT_CEILING_DIRECTORIES", "PATH"])
+@pytest.mark.parametrize("why", ["another repository ignores it", "GIT_CEILING_DIRECTORIES", "PATH"])
 def test_a_package_outside_of_git_or_a_machine_without_it_has_none(
-    package: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+    package: Path, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(variable, str(package.parents[1]))
+    root = package.parent
+    if why.isupper():
+        monkeypatch.setenv(why, str(root.parent))
+    else:
+        git(root, "init", "--quiet")
+        (root / ".gitignore").write_text("edgeplan/")
+        git(root, "add", ".")
+        git(root, "commit", "--quiet", "--message", "of something else")
     assert source_commit() == "not recorded"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from depth import examples
+from depth import examples, some
 from edgeplan.engines.base import EngineSettings, random_inputs
+from edgeplan.engines.gpu import opencl
 from edgeplan.engines.gpu.opencl import device_numbers
 from edgeplan.engines.gpu.session import Opencl
 from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
 from edgeplan.errors import DeviceError
-from edgeplan.graph.builder import conv_output_size
+from edgeplan.graph.builder import GraphBuilder, conv_output_size
+from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opencl import convolutions
+from edgeplan.opencl.launch import GpuNumbers
 from edgeplan.opencl.platforms import VECTORS, OpenclOptions, find_device
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.testing.engines import require_close
@@ -64,19 +69,22 @@ def vectors() -> Sequence[int]:
     return [size for size in VECTORS if size <= device_numbers(device, Dnnl().info.block, OpenclOptions()).vector]
 
 
-def _ran(b: ExportBuilder, output: str, vector: int) -> set[str]:
-    """Run a model on the device and hold its outputs against ONNX Runtime's; the implementations of its steps."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = b.build({"y": output}).seeded(0).save(Path(folder) / "model.onnx")
-        graph = load_onnx(path)
-        with Opencl(EngineSettings(options={"vector": str(vector)})).load_profiled(path, graph) as session:
-            session.run()
-            nodes, _ = session.profile([(0, 1)])
-            told = {node.implementation for node in nodes}
-            wanted = onnxruntime_reference(path, random_inputs(graph))
-            require_close(session.outputs(), wanted, 1e-4 if "conv.winograd" in told else 2e-5)
+def _computed(path: Path, graph: Graph, vector: int, tolerance: float = 2e-5) -> set[str]:
+    """Run a model on the device alone and hold its outputs against ONNX Runtime's; the implementations of its steps."""
+    with Opencl(EngineSettings(options={"vector": str(vector)})).load_profiled(path, graph) as session:
+        session.run()
+        nodes, _ = session.profile([(0, 1)])
+        told = {node.implementation for node in nodes}
+        wanted = onnxruntime_reference(path, random_inputs(graph))
+        require_close(session.outputs(), wanted, 1e-4 if "conv.winograd" in told else tolerance)
     assert not [name for name in told if name.startswith("host.")]
     return told
+
+
+def _ran(b: ExportBuilder, output: str, vector: int) -> set[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = b.build({"y": output}).seeded(0).save(Path(folder) / "model.onnx")
+        return _computed(path, load_onnx(path), vector)
 
 
 def _convolved(
@@ -207,3 +215,89 @@ def test_activations_behind_a_convolution(vectors: Sequence[int], operator: str)
     shift = 0.5 if operator in ("Sqrt", "Log") else -0.5
     moved = b.scalar("Add", b.scalar("Mul", b.node("Mul", [x, x]), 0.1), shift)
     _ran(b, b.node(operator, [moved], **_ALONE[operator]), vectors[0])
+
+
+def _pools(b: GraphBuilder) -> Sequence[str]:
+    x = b.relu(b.input)
+    return b.relu(b.maxpool(x, 3, 2, 1)), b.relu(b.avgpool(x, (2, 3), (1, 2), 1)), b.relu(b.gap(x))
+
+
+def _joined(b: GraphBuilder) -> Sequence[str]:
+    """Parts that begin and end within blocks."""
+    x = b.relu(b.input)
+    left, right = b.split(x, (5, 8))
+    whole = b.concat([b.activation(right, "hswish"), x, left, b.activation(x, "sigmoid")])
+    return (b.relu(whole),)
+
+
+def _shuffled(b: GraphBuilder) -> Sequence[str]:
+    x = b.relu(b.concat([b.input, b.relu(b.input)]))
+    return (b.relu(b.channel_shuffle(x, 2)), b.relu(b.lrn(x)), b.relu(b.lrn(x, 9)))
+
+
+def _resized(b: GraphBuilder) -> Sequence[str]:
+    x = b.relu(b.input)
+    return b.relu(b.upsample(x)), b.relu(b.upsample(x, 3, mode="linear"))
+
+
+def _reshaped(b: GraphBuilder) -> Sequence[str]:
+    x = b.relu(b.input)
+    _, channels, height, width = b.shape(x)
+    turned = b.reshape(x, (1, height, channels, width))
+    rows = b.relu(b.reshape(x, (channels, height * width)))
+    return b.relu(turned), b.transpose(rows, (1, 0)), b.softmax(rows), b.relu(b.transpose(x, (0, 2, 1, 3)))
+
+
+def _arithmetic(b: GraphBuilder) -> Sequence[str]:
+    """Operands of a value for each channel, of each pixel, and behind others."""
+    x, y = b.relu(b.input), b.activation(b.input, "sigmoid")
+    means = b.gap(x)
+    gated = b.mul(b.add(x, y), b.activation(means, "hsigmoid"))
+    return b.relu(b.bn(gated)), b.activation(b.add(means, gated), "hswish"), b.activation(b.bn(x), "relu6")
+
+
+def _at_the_border(b: GraphBuilder) -> Sequence[str]:
+    """From the model's input to its outputs, which are not in blocks."""
+    return b.maxpool(b.input, 3, 1, 1), b.lrn(b.input), b.concat([b.input, b.input]), b.bn(b.input), b.upsample(b.input)
+
+
+_FORMS = {"pool": _pools, "concat": _joined, "shuffle": _shuffled, "resize": _resized}
+_FORMS |= {"reshape": _reshaped, "pointwise": _arithmetic, "border": _at_the_border}
+
+
+@pytest.mark.parametrize("shape", [(1, 13, 9, 7), (1, 16, 40, 33), (1, 3, 1, 5)], ids=str)
+@pytest.mark.parametrize("form", _FORMS)
+def test_forms_of_steps(vectors: Sequence[int], form: str, shape: tuple[int, int, int, int], tmp_path: Path) -> None:
+    b = GraphBuilder(form, (1, 13, *shape[2:]) if form == "concat" else shape)
+    graph = b.build(*_FORMS[form](b))
+    for vector in some(vectors, f"{form}{shape}"):
+        _computed(save_onnx(graph, tmp_path / "model.onnx"), graph, vector, 1e-5)
+
+
+def _grouped(b: GraphBuilder) -> Sequence[str]:
+    """Convolutions of windows, strides, groups and channels that fill tiles and do not, with sums and bounds behind them."""
+    x = b.conv_bn(b.conv_bn(b.input, 72, 3, 2), 64, 1)
+    y = b.add(b.conv_bn(x, 64, 1, act=""), x)
+    z = b.conv_bn(b.conv_bn(b.relu(y), 128, 5, 2, groups=4), 20, 3, 2, act="hswish")
+    return b.relu(z), b.conv_bn(y, 64, 3, groups=64), b.conv_bn(b.conv_bn(z, 16, (3, 1)), 40, 1, act="relu6")
+
+
+def _rows(b: GraphBuilder) -> Sequence[str]:
+    """Products of few rows and of many, whose sums and columns do not fill tiles."""
+    return b.relu(b.fc(b.relu(b.fc(b.input, 70)), 130)), b.fc(b.input, 6, bias=False)
+
+
+@pytest.mark.usefixtures("vectors")
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [(_grouped, (1, 3, 65, 61)), (_grouped, (1, 16, 20, 20)), (_rows, (1, 36)), (_rows, (7, 18)), (_rows, (150, 50))],
+)
+def test_kernels_of_work_groups(
+    form: Callable[[GraphBuilder], Sequence[str]], shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles in local memory, which GPUs are given; a device of the CPU has local memory, too."""
+    monkeypatch.setattr(opencl, "device_numbers", lambda *given: GpuNumbers(**asdict(device_numbers(*given))))
+    b = GraphBuilder("groups", shape)
+    graph = b.build(*form(b))
+    told = _computed(save_onnx(graph, tmp_path / "model.onnx"), graph, 4, 1e-5)
+    assert {"conv.tiled", "linear.tiled", "linear.row"} & told

@@ -19,12 +19,10 @@ from edgeplan.planning.partition.costs import (
     better_single,
     equal,
     fixed,
-    greedy,
     in_sequence,
     single,
 )
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.eop import eop
 from edgeplan.planning.partition.planner import BASELINES, PartitionPlan, admitted, compared, plan, sequential_plan
 
 Operator = dict[str, Any]
@@ -37,9 +35,13 @@ def operator(name: str, inputs: str, cpu: float, gpu: float, *splits: tuple[floa
     return {"name": name, "inputs": list(inputs), "options": options, **more}
 
 
+def read(document: dict[str, Any]) -> PairCosts:
+    return parse_costs(json.dumps(document).encode(), "costs.json")
+
+
 def costs_of(*operators: Operator, hand_over: float = 0.0, **more: Any) -> PairCosts:
     head = {"format_version": 1, "model": "m", "cpu_to_gpu_ms": hand_over, "gpu_to_cpu_ms": hand_over}
-    return parse_costs(json.dumps({**head, **more, "operators": operators}).encode(), "costs.json")
+    return read({**head, **more, "operators": operators})
 
 
 def kinds(made: PartitionPlan) -> str:
@@ -160,10 +162,6 @@ def documents(draw: st.DrawFn, steps: int = 4, *, moves: bool = False, errors: b
     return document
 
 
-def read(document: dict[str, Any]) -> PairCosts:
-    return parse_costs(json.dumps(document).encode(), "costs.json")
-
-
 def choices(costs: PairCosts) -> list[Choice]:
     return list(product(*(range(len(s.options)) for s in costs.steps)))
 
@@ -179,24 +177,6 @@ def hand_over(costs: PairCosts, i: int, kind: int, reader: int) -> float:
 
 
 _quick = settings(deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
-
-
-def assert_valid(costs: PairCosts, made: PartitionPlan) -> None:
-    """Dependencies, and one part at a time on each processor."""
-    position = {step.name: k for k, step in enumerate(made.steps)}
-    kinds = [KINDS.index(step.on) for step in made.steps]
-    for k, step in enumerate(made.steps):
-        option = next(o for o in costs.steps[k].options if o.index == step.option)
-        assert (option.kind, option.cpu_share) == (kinds[k], step.cpu_share)
-        assert step.cpu_end_ms >= step.start_ms + option.cpu_ms - 1e-9
-        assert step.gpu_end_ms >= step.start_ms + option.gpu_ms - 1e-9
-        for i in costs.steps[k].inputs:
-            before = made.steps[position[costs.steps[i].name]]
-            assert step.start_ms >= max(before.cpu_end_ms, before.gpu_end_ms) - 1e-9
-    for processor in ("cpu_end_ms", "gpu_end_ms"):
-        busy = sorted((s.start_ms, getattr(s, processor)) for s in made.steps if getattr(s, processor) > s.start_ms)
-        assert all(one[1] <= other[0] + 1e-9 for one, other in pairwise(busy))
-    assert made.makespan_ms == pytest.approx(max(max(s.cpu_end_ms, s.gpu_end_ms) for s in made.steps))
 
 
 def choice_of(costs: PairCosts, made: PartitionPlan) -> tuple[int, ...]:
@@ -215,16 +195,16 @@ def test_sequential_plans_are_what_trying_all_of_them_finds(document: dict[str, 
     assert made.makespan_ms <= better_single(costs)[1] + 1e-9
     assert in_sequence(costs, choice_of(costs, made)).makespan_ms == pytest.approx(made.makespan_ms)
     assert sequential_plan(kept).makespan_ms == pytest.approx(made.makespan_ms)
-    assert_valid(costs, made)
-
-
-@_quick
-@given(documents(5, moves=True))
-def test_sequential_plans_are_no_slower_than_greedy_and_eop(document: dict[str, Any]) -> None:
-    costs = read(document)  # no error: all that gains is admitted
-    made = plan(costs).makespan_ms
-    for choice in (greedy(costs), eop(costs).choice, eop(costs, overlapped=True).choice):
-        assert made <= in_sequence(costs, choice).makespan_ms + 1e-9
+    if not document["error"]:  # all that gains is admitted
+        assert made.makespan_ms <= min(in_sequence(costs, c).makespan_ms for c in choices(costs)) + 1e-9
+    end_ms = 0.0
+    for step, option in zip(made.steps, costs.chosen(choice_of(costs, made)), strict=True):
+        assert (KINDS[option.kind], option.cpu_share) == (step.on, step.cpu_share)
+        assert step.start_ms >= end_ms - 1e-9, "one step at a time"
+        parts_ms = [step.cpu_end_ms - step.start_ms, step.gpu_end_ms - step.start_ms]
+        assert parts_ms == pytest.approx([option.cpu_ms, option.gpu_ms])
+        end_ms = max(step.cpu_end_ms, step.gpu_end_ms)
+    assert made.makespan_ms == pytest.approx(end_ms)
 
 
 @_quick

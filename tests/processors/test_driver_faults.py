@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import saved
+from partition_models import Saved, vgg
 
 from edgeplan.cuda import driver
 from edgeplan.cuda.driver import Driver, GpuContext, Modules, translated
-from edgeplan.engines.base import random_inputs
 from edgeplan.engines.gpu.cuda import CudaOptions, CudaProcessor
 from edgeplan.engines.gpu.opencl import OpenclProcessor
 from edgeplan.engines.onednn.processor import OnednnProcessor
@@ -30,7 +29,6 @@ from edgeplan.opencl.launch import Launch
 from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
-from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Partitioned, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Processor
@@ -70,6 +68,7 @@ class _Answers:
     def __init__(self, *, lost: bool = False, **fails: _Code) -> None:
         self.fails, self.lost, self.dead = fails, lost, False
         self.asked: list[str] = []
+        self.given: dict[str, list[tuple[Any, ...]]] = {}
         self._memory: list[Any] = []
         self.CUresult = _Code
 
@@ -80,6 +79,7 @@ class _Answers:
 
     def _answer(self, name: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
         self.asked.append(name)
+        self.given.setdefault(name, []).append(given)
         if name in self.fails or self.dead:
             self.dead = self.lost
             return (self.fails.get(name, _Code.CUDA_ERROR_UNKNOWN),)
@@ -98,8 +98,8 @@ class _Answers:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., _Answers]:
-    """Have CUDA's driver answer as told."""
-    monkeypatch.setattr(Modules, "function", lambda *_: 1)
+    """Have CUDA's driver answer as told; NVRTC compiles whatever it is given."""
+    monkeypatch.setattr(Driver, "compiled", lambda *_: b"machine code")
 
     def answering(**fails: Any) -> _Answers:
         answers = _Answers(**fails)
@@ -118,12 +118,11 @@ def cpu() -> Iterator[OnednnProcessor]:
 
 def _split(cpu: OnednnProcessor, other: Processor, folder: Path) -> tuple[Partitioned, Path, dict[str, Any]]:
     """A small model, each step on the other processor that has a kernel of it, in a partition."""
-    model, graph = saved("vgg", folder)
-    lowered = lower(graph)
-    layouts = activation_layouts(lowered, BLOCKED)
-    assigned = [0 if other.refuses(lowered, step, layouts) else 1 for step in lowered.steps]
+    model = Saved(vgg(), folder)
+    layouts = activation_layouts(model.lowered, BLOCKED)
+    assigned = [0 if other.refuses(model.lowered, step, layouts) else 1 for step in model.lowered.steps]
     assert 1 in assigned
-    return partition(lowered, layouts, cpu.dnnl.info.block, assigned), model, dict(random_inputs(graph))
+    return partition(model.lowered, layouts, cpu.dnnl.info.block, assigned), model.path, model.inputs
 
 
 def test_a_gpu_in_exclusive_mode_is_not_opened_and_nothing_is_kept(gpu: Callable[..., _Answers]) -> None:
@@ -222,13 +221,6 @@ def test_where_no_driver_is_it_is_said(monkeypatch: pytest.MonkeyPatch, problem:
         CudaProcessor.open({}, (), 16)
 
 
-def _driver(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> Driver:
-    """A driver whose functions return what is given."""
-    api = SimpleNamespace(CUresult=_Code, **{name: lambda *_, found=found: found for name, found in functions.items()})
-    monkeypatch.setattr(driver, "_bindings", lambda: (api, SimpleNamespace()))
-    return Driver("a GPU")
-
-
 @pytest.mark.parametrize(
     ("given", "problem"),
     [({"device": "first"}, "device is 'first'"), ({"multiprocessors": "-8"}, "is '-8'"), ({"sm": "8"}, "unknown option 'sm'")],
@@ -254,7 +246,7 @@ def test_arguments_of_a_launch_lie_where_the_driver_reads_them() -> None:
     assert (found.grid, found.group) == ((2, 3, 1), (32, 2, 1))
 
 
-def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros(gpu: Callable[..., _Answers]) -> None:
     """Kernels are found there under these names."""
     small, large = sources = tuple(translated("conv_direct", (("B", 16), ("V", 4), ("R", rows), ("N", 1))) for rows in (1, 4))
     found = driver.merged(sources)
@@ -268,20 +260,21 @@ def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros(mo
         assert source.text.endswith(inside.removeprefix("{\n"))
         for name in ("R", "FLOATV", "SOON", "conv_direct"):
             assert f"#undef {name}\n" in f"#undef{after}"
-    asked: list[tuple[Any, bytes]] = []
-    loads = _driver(monkeypatch, cuModuleLoadData=(_Code.CUDA_SUCCESS, "the module"))
-    monkeypatch.setattr(loads.api, "cuModuleGetFunction", lambda *given: asked.append(given) or (_Code.CUDA_SUCCESS, 2),
-                        raising=False)  # fmt: skip
-    modules = Modules(loads, "sm_90", "one")
+    answers = gpu()
+    modules = Modules(Driver("a GPU"), "sm_90", "one")
     modules.load(found, b"machine code")
     modules.take_from(found, sources)
     for source in sources:
         modules.function(source, "conv_direct")
-    assert asked == [("the module", b"conv_direct_of_0"), ("the module", b"conv_direct_of_1")]
+    assert answers.given["cuModuleLoadData"] == [(b"machine code",)]
+    assert answers.given["cuModuleGetFunction"] == [(1, b"conv_direct_of_0"), (1, b"conv_direct_of_1")]
 
 
-def test_code_that_was_kept_is_taken_only_if_it_is_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_that_was_kept_is_taken_only_if_it_is_whole(
+    gpu: Callable[..., _Answers], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A file that is cut short, changed, or of another driver is compiled again."""
+    gpu()
     compiled: list[str] = []
 
     def compile_(_self: Driver, name: str, _text: str, _options: list[str]) -> bytes:
@@ -290,12 +283,9 @@ def test_code_that_was_kept_is_taken_only_if_it_is_whole(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(driver, "state_folder", lambda: tmp_path)
     monkeypatch.setattr(Driver, "compiled", compile_)
-    monkeypatch.setattr(Driver, "compiler", "13.0")
-    asked = translated("empty", ())
-    found = _driver(monkeypatch, cuModuleLoadData=(_Code.CUDA_SUCCESS, 1), cuModuleGetFunction=(_Code.CUDA_SUCCESS, 2))
 
     def load(identity: str = "one") -> int:
-        Modules(found, "sm_90", identity).function(asked, "empty")
+        Modules(Driver("a GPU"), "sm_90", identity).function(translated("empty", ()), "empty")
         return len(compiled)
 
     assert [load(), load()] == [1, 1]
@@ -335,8 +325,8 @@ def test_sources_are_cuda_too(monkeypatch: pytest.MonkeyPatch, source: str) -> N
         nvrtc.nvrtcVersion()
     except RuntimeError as error:
         pytest.skip(str(error))
-    found = _driver(monkeypatch)
-    found.nvrtc = nvrtc
+    monkeypatch.setattr(driver, "_bindings", lambda: (None, nvrtc))
+    found = Driver("a GPU")
     asked = translated(source, (("B", 16), ("V", 4), ("R", 4), ("N", 1), ("GP", 64), ("GC", 64)))
     assert asked.text.endswith(program_source(source, ()).text)
     assert found.compiled(asked.name, asked.text, ["--gpu-architecture=sm_90", *asked.options])

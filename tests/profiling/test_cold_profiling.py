@@ -11,6 +11,7 @@ import time
 from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,7 +61,6 @@ def other(folder: Path) -> tuple[Path, Graph]:
 
 @pytest.fixture(scope="module")
 def measured(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """The tiny model, its profiles, and the folder of their rows."""
     folder = tmp_path_factory.mktemp("profiles")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
@@ -137,7 +137,6 @@ def test_damaged_and_foreign_files_are_refused(dnnl: Dnnl, measured: Measured, t
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
-    """Rows that reached only the journal, since the workspace went away, are found again."""
     rows = [Row("s1", "jit", 0, 4, 4, 0, {"create:big": (1.0, 2.0), "first:1": (0.5,)}, 1.0)]
     store = ProfileStore(tmp_path / "one" / "dev" / "cold", {"a": 1})
     store.keep_constants(CONSTANTS)
@@ -150,7 +149,6 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_rows_of_another_folder_are_read_but_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the pipeline measured is there for the command, whose own rows go elsewhere."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     shared, own = tmp_path / "rows/dev/cold_start/profiles", tmp_path / "rows/dev/cold"
     first, second = (Row(name, "jit", 0, 4, 4, 0, {"create:big": (1.0,)}, 1.0) for name in ("s1", "s2"))
@@ -196,10 +194,16 @@ def _predictor(implementation: str = "") -> NodePredictor:
     return NodePredictor(kernels, Relation(call_us=0.0), Trust())
 
 
+def predicted_of(
+    dnnl: Dnnl, model: tuple[Path, Graph], store: ProfileStore, implementation: str = "", **given: Any
+) -> tuple[tuple[Profile, ...], PreparationCosts]:
+    predictor = _predictor(implementation)
+    return predicted_profiles(dnnl, *model, cores=cores(), name="other", store=store, predictor=predictor, **given)
+
+
 def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled_undisturbed(
     dnnl: Dnnl, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fit that was written and read again gives the profiles that the rows give."""
     monkeypatch.setattr(Row, "others", 0.0)
     _, _, rows = measured
     what = identity(dnnl.info, QUICK, cores())
@@ -211,9 +215,7 @@ def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled_undist
     assert shipped == learnt
 
     def predicted(rows: ProfileStore, shipped: PreparationCosts | None) -> tuple[Profile, ...]:
-        return predicted_profiles(
-            dnnl, model, graph, cores=cores(), name="other", store=rows, predictor=_predictor(), shipped=shipped
-        )[0]
+        return predicted_of(dnnl, (model, graph), rows, shipped=shipped)[0]
 
     assert predicted(empty, shipped) == predicted(store, None)
     foreign = learnt.model_copy(update={"constants": learnt.constants.model_copy(update={"touch_ms_per_page": 1e3})})
@@ -231,11 +233,7 @@ def test_an_implementation_that_no_predictor_knows_is_predicted_as_the_one_most_
     """Kinds that one implementation was seen of serve any other, named after instructions of another processor."""
     _, _, rows = measured
     store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
-    model, graph = other(tmp_path)
-    one, unheard = (
-        predicted_profiles(dnnl, model, graph, cores=cores(), name="other", store=store, predictor=predictor)[0]
-        for predictor in (_predictor(), _predictor("jit:unheard_of"))
-    )
+    one, unheard = (predicted_of(dnnl, other(tmp_path), store, name)[0] for name in ("", "jit:unheard_of"))
     for here, there in zip(one, unheard, strict=True):
         for layer, same in zip(here.layers, there.layers, strict=True):
             for c, d in zip(layer.candidates, same.candidates, strict=True):
@@ -255,9 +253,9 @@ def test_predicted_profiles(dnnl: Dnnl, measured: Measured, tmp_path: Path) -> N
     own, _, rows = measured
     store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
     with pytest.raises(StoreError, match="only 0 candidates of other models"):
-        predicted_profiles(dnnl, own, tiny(), cores=cores(), name="tiny", store=store, predictor=_predictor())
+        predicted_of(dnnl, (own, tiny()), store)
     model, graph = other(tmp_path)
-    found, costs = predicted_profiles(dnnl, model, graph, cores=cores(), name="other", store=store, predictor=_predictor())
+    found, costs = predicted_of(dnnl, (model, graph), store)
     assert costs.about() == ""  # of this machine
     assert store.measured == 0
     assert tuple(p.layout for p in found) == HOMES

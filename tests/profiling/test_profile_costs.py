@@ -190,13 +190,13 @@ def recurrent() -> Graph:
 def profiled(dnnl: Dnnl, graph: Graph, home: str, folder: Path) -> Harness:
     """What profiles a model on the first processor, or on it and the next."""
     model = save_onnx(graph, folder / f"{graph.name}.onnx")
-    return ModelToProfile.of(dnnl, model, graph).harness(home, Cores(cores().big), folder)
+    return Harness(ModelToProfile.of(dnnl, model, graph), home, Cores(cores().big), folder)
 
 
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("built", [tiny, recurrent])
 def test_steps_execute_with_their_own_weights(dnnl: Dnnl, built: Callable[[], Graph], home: str, tmp_path: Path) -> None:
-    """Not with what is fetched from the stand-in of a cache, over whose denormal numbers some processors take much longer."""
+    """A stand-in of a cache holds denormal numbers, over which some processors take much longer."""
     graph = built()
     inputs = random_inputs(graph)
     with profiled(dnnl, graph, home, tmp_path) as rig:

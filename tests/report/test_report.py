@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -18,10 +19,9 @@ from evaluation_evidence import full_evidence
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.prediction.evaluation import page as report
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT, metrics
-from edgeplan.chapters.prediction.evaluation.tables import TABLES
+from edgeplan.chapters.prediction.evaluation.tables import TABLES, Evidence
 from edgeplan.chapters.registry import Params, parts_of_report
 from edgeplan.errors import FormatError
 from edgeplan.report.stage import PageSection, parts, remarks_of, render_page, shown_first, summary, write_report
@@ -50,9 +50,7 @@ class Balance(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
+        self.open, self.ids, self.links = list[str](), list[str](), list[str]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in VOID:
@@ -64,15 +62,13 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def chapter_of(
-    evidence: Evidence, findings: list[str] | None = None, figures: Mapping[str, bytes] | None = None
-) -> ChapterPage:
-    one = replace(report.PREDICTION_REPORT, findings=lambda *_: findings or [])
-    return one.page(evidence, kit.make_or_explain(one.tables, evidence), figures or {}, metrics(evidence))
+def chapter_of(evidence: Evidence, *findings: str, figures: Mapping[str, bytes] = MappingProxyType({})) -> ChapterPage:
+    one = replace(report.PREDICTION_REPORT, findings=lambda *_: findings)
+    return one.page(evidence, kit.make_or_explain(one.tables, evidence), figures, metrics(evidence))
 
 
-def page(evidence: Evidence, findings: list[str] | None = None, figures: Mapping[str, bytes] | None = None) -> str:
-    return render_page([PageSection("x", with_texts(chapter_of(evidence, findings, figures), CAPTIONS, []))])
+def page(evidence: Evidence, *findings: str, figures: Mapping[str, bytes] = MappingProxyType({})) -> str:
+    return render_page([PageSection("x", with_texts(chapter_of(evidence, *findings, figures=figures), CAPTIONS, []))])
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +110,14 @@ def test_report_renders_with_one_model_of_one_family(evidence: Evidence) -> None
     assert 'id="x-table_baselines"' in text
 
 
-def test_report_escapes_what_it_is_given(evidence: Evidence) -> None:
+def test_report_escapes_what_it_is_given_and_code_that_names_a_table_is_a_link(evidence: Evidence) -> None:
     nasty = "<script>alert('x')</script>"
     verification = evidence.verification.assign(pair=nasty)
-    text = page(replace(evidence, device=nasty, verification=verification, environment={nasty: nasty}), [nasty])
+    text = page(replace(evidence, device=nasty, verification=verification, environment={nasty: nasty}), nasty)
     assert text.count("<script") == 1
     assert "alert('x')" not in text
     assert text.count("&lt;script&gt;") >= 5
-
-
-def test_what_stands_between_backticks_is_code_and_a_link_where_it_names_a_table(evidence: Evidence) -> None:
-    text = page(evidence, ["see `table_99` and `<b>`, not a lone ` one", "see `table_10`."])
+    text = page(evidence, "see `table_99` and `<b>`, not a lone ` one", "see `table_10`.")
     assert "<li>see <code>table_99</code> and <code>&lt;b&gt;</code>, not a lone ` one</li>" in text
     assert 'see <a href="#x-table_10"><code>table_10</code></a>.' in text
 
@@ -148,7 +141,7 @@ def test_cards_and_lines_tell_value_bar_verdict_and_the_papers_value(evidence: E
     assert held.sentence == "has 96.1 % of the measurements in its 90 % intervals"
     assert cards["needs {} of measuring kernels"].paper == "2.5 days (CPU)"
     nothing = Evidence("cpu-test", models=evidence.models[["repeat_ms", "measured_ms", "normalised_ms", "repeat_gap_s"]])
-    lost = [card for card in chapter_of(nothing, []).cards if "measured twice" not in card.title]
+    lost = [card for card in chapter_of(nothing).cards if "measured twice" not in card.title]
     assert {card.value for card in lost} == {"no value"}
     assert lost[0].sentence == "no value: predicts ... of the models within 10 %"
     lines = {line.title: line for line in chapter_of(evidence).lines}
@@ -207,11 +200,8 @@ def test_the_committed_texts_are_about_the_committed_rows(device: str) -> None:
     assert len(remarks_of(ROOT / "docs/remarks", device, measured)) > 1
 
 
-PARAMS = Params.model_validate(
-    yaml.safe_load(PARAMS_FILE.read_text())
-    | {"devices": ["cpu-onnxruntime"]}
-    | {"transfer": {"source": "cpu-onnxruntime", "target": "cpu-onnxruntime"}}
-)
+_ONE = {"devices": ["cpu-onnxruntime"], "transfer": {"source": "cpu-onnxruntime", "target": "cpu-onnxruntime"}}
+PARAMS = Params.model_validate(yaml.safe_load(PARAMS_FILE.read_text()) | _ONE)
 HERE, ELSEWHERE = "aaaaaaaa00000000", "bbbbbbbb00000000"
 
 
@@ -220,18 +210,11 @@ def hand_over(path: Path, value: float, machine: str, grade: str = "good") -> No
     name = path.name.removesuffix(SUFFIX)
     figures = {f"{name}.ratio": value}
     bars = (Bar(f"{name}.ratio", "ratio", high=1), Bar(f"{name}.lost", "lost", high=1))
+    cards = make_cards([CardOf("has a ratio of {}", bars[0].key), CardOf("loses {}", bars[1].key)], bars, figures)
     page = ChapterPage(
-        name.replace("_", "-"),
-        name,
-        "About.",
-        "2026-11-28",
-        cards=tuple(make_cards([CardOf("has a ratio of {}", bars[0].key), CardOf("loses {}", bars[1].key)], bars, figures)),
-        lines=tuple(bar_lines(bars, figures)),
-        machine=f"Machine {machine[0]}",
-        rows=(machine,),
-        grade=grade,
-        graded="Because.",
-    )
+        name.replace("_", "-"), name, "About.", "2026-11-28", cards=tuple(cards), lines=tuple(bar_lines(bars, figures)),
+        machine=f"Machine {machine[0]}", rows=(machine,), grade=grade, graded="Because.",
+    )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     write_chapter(page, path, tables=path.parent, figures=path.parent)
     path.with_name(f"{name}.json").write_text(json.dumps(figures))
@@ -241,15 +224,16 @@ def hand_over(path: Path, value: float, machine: str, grade: str = "good") -> No
 def results(tmp_path: Path) -> Path:
     """Every part of this run, and beside them two of another machine's."""
     folder = tmp_path / "results"
-    for path in (tmp_path / part for part in parts_of_report(PARAMS.model_dump()) if part.endswith(SUFFIX)):
-        hand_over(path, 0.5, HERE)
+    parts = [tmp_path / part for part in parts_of_report(PARAMS.model_dump())]
+    for path in parts:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")  # of the chapter that hands over figures without a page
+    for path in parts:
+        if path.name.endswith(SUFFIX):
+            hand_over(path, 0.5, HERE)
     for other in ("cpu-openvino", "cpu-onednn"):
         hand_over(folder / f"chapters/{other}/prediction{SUFFIX}", 0.77777, ELSEWHERE, "poor")
     (tmp_path / "remarks").mkdir()
-    for part in parts_of_report(PARAMS.model_dump()):  # one chapter hands over figures without a page
-        if not part.endswith(SUFFIX) and not (tmp_path / part).exists():
-            (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / part).write_text("{}")
     return folder
 
 

@@ -18,10 +18,7 @@ from cold_chapter_frames import evidence
 from evaluation_evidence import full_evidence
 
 from edgeplan.chapters import cold_start, prediction
-from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
-from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT
 from edgeplan.report.stage import PageSection, render_page
 from edgeplan.reporting import chapter_report as kit
@@ -96,23 +93,17 @@ UNFOLD = 'for (const fold of document.querySelectorAll("details")) fold.open = t
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of two chapters of the package and of one that it does not know."""
-    seen = full_evidence()
-    one = PREDICTION_REPORT
     told = ["A long remark. " + "It goes on about what was seen. " * 30] * 8
-    made = kit.make_or_explain(one.tables, seen)
-    first = one.page(seen, made, kit.draw(one.figures, seen), one.metrics(seen))
-    first = replace(first, findings=(*first.findings, *told))
-    cold = evidence()
-    tables, drawn = kit.make_or_explain(COLD_TABLES, cold), kit.draw(COLD_FIGURES, cold)
-    second = COLD_REPORT.page(cold, tables, drawn, cold_metrics(cold))
+    sections = []
+    for one, seen, chapter in ((PREDICTION_REPORT, full_evidence(), prediction), (COLD_REPORT, evidence(), cold_start)):
+        made = one.page(seen, kit.make_or_explain(one.tables, seen), kit.draw(one.figures, seen), one.metrics(seen))
+        captions = Path(chapter.__file__).parent / "captions"
+        sections.append(PageSection("x", with_texts(replace(made, findings=(*made.findings, *told)), captions, ())))
     rows = tuple(zip(NAMES, MIXED, strict=True))
     other = PageTable("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)
     third = ChapterPage("own", "Chapter of its own", "Unknown to the page.", "", "", (), (), (), "", (), (), (other,))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    chapters = Path(prediction.__file__).parent, Path(cold_start.__file__).parent
-    whole = [with_texts(page, folder / "captions", ()) for page, folder in zip((first, second), chapters, strict=True)]
-    sections = [PageSection("x", chapter) for chapter in (*whole, third)]
-    path.write_text(render_page(sections, [PageSection("other", third)]), encoding="utf-8")
+    path.write_text(render_page([*sections, PageSection("x", third)], [PageSection("other", third)]), encoding="utf-8")
     return path
 
 

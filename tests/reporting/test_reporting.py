@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -102,36 +101,21 @@ def test_intervals_hold_the_mean_they_are_of() -> None:
     assert math.isnan(estimate(lambda _: math.nan, np.arange(5)).low)
 
 
-def _predicted(rng: np.random.Generator, spread: float) -> np.ndarray:
-    return TRUTH * (1 + rng.normal(0.0, spread, TRUTH.size))
-
-
-def test_rows_of_one_group_are_resampled_together() -> None:
-    """Rows that say the same thing four times say no more than it once."""
-    rng = np.random.default_rng(5)
-    ours, theirs = (np.repeat(_predicted(rng, spread)[:10], 4) for spread in (0.05, 0.06))
-    width = {
-        kind: found[1] - found[0]
-        for kind, groups in (("alone", np.arange(40)), ("together", np.repeat(np.arange(10), 4)))
-        for found in [rmspe_difference(TRUTH, ours, theirs, groups)]
-    }
-    assert width["together"] > 1.5 * width["alone"]
-
-
-def test_the_interval_is_that_of_resampling_by_hand() -> None:
+def test_the_interval_is_that_of_resampling_by_hand_and_rows_that_repeat_say_no_more() -> None:
     rng = np.random.default_rng(8)
-    ours, theirs = _predicted(rng, 0.05), _predicted(rng, 0.07)
+    ours, theirs = (TRUTH * (1 + rng.normal(0.0, spread, TRUTH.size)) for spread in (0.05, 0.07))
     drawn = rng.integers(0, TRUTH.size, (20000, TRUTH.size))
     points = [100 * np.sqrt(((p / TRUTH - 1)[drawn] ** 2).mean(axis=1)) for p in (ours, theirs)]
     low, high = np.quantile(points[1] - points[0], (0.025, 0.975))
     found = rmspe_difference(TRUTH, ours, theirs, np.arange(40))
     assert found == pytest.approx((low, high), abs=0.15)
     assert rmspe_difference(TRUTH, theirs, ours, np.arange(40)) == pytest.approx((-found[1], -found[0]))
+    again = (np.repeat(values, 4) for values in (TRUTH, ours, theirs, np.arange(40)))
+    assert rmspe_difference(*again) == pytest.approx(found, abs=0.15), "rows of one group are resampled together"
     assert np.isnan(rmspe_difference(TRUTH, ours, theirs, np.zeros(40))).all(), "one group says nothing"
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     runs: pd.DataFrame | None = None
 
 
@@ -171,17 +155,16 @@ UNIT = re.compile(r"\((ms|us|%|times|count|pixels|place in the process)\)")
 MAX_BYTES = 300_000
 
 
-@cache
-def _functions() -> Mapping[str, Callable[[], Any]]:
+@pytest.fixture(scope="module")
+def functions() -> Mapping[str, Callable[[], Any]]:
     """Every figure of both chapters; none of them may be one that was not measured."""
-    first, second = full_evidence(), cold_evidence()
-    ours = {name: partial(one.function, first) for name, one in FIGURES.items()}
-    return ours | {name: partial(one.function, second) for name, one in COLD_FIGURES.items()}
+    parts = ((FIGURES, full_evidence()), (COLD_FIGURES, cold_evidence()))
+    return {name: partial(one.function, seen) for specs, seen in parts for name, one in specs.items()}
 
 
 @pytest.fixture(scope="module")
-def figures() -> Mapping[str, Any]:
-    return {name: function() for name, function in _functions().items()}
+def figures(functions: Mapping[str, Callable[[], Any]]) -> Mapping[str, Any]:
+    return {name: function() for name, function in functions.items()}
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +172,9 @@ def documents(figures: Mapping[str, Any]) -> Mapping[str, str]:
     return {name: svg(figure).decode() for name, figure in figures.items()}
 
 
-def test_files_are_small_and_the_same_every_time(documents: Mapping[str, str]) -> None:
-    functions = _functions()
-    assert functions.keys() == documents.keys()
+def test_files_are_small_and_the_same_every_time(
+    functions: Mapping[str, Callable[[], Any]], documents: Mapping[str, str]
+) -> None:
     for name in some([*functions], "again"):
         assert svg(functions[name]()).decode() == documents[name], name
     for name, document in documents.items():

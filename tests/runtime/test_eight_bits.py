@@ -6,21 +6,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from byte_models import TYPES, Drawing, Layer, computed, in_bytes, layers, made, network
+from byte_models import TYPES, Drawing, Layer, computed, layers, made
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from depth import MANY
-from edgeplan.graph.steps import INT8_LINE, INT8_POOL
+from edgeplan.graph.steps import INT8_KINDS, INT8_LINE, INT8_POOL
 from edgeplan.runtime.candidates import exact_kernels
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, HOMES
 from edgeplan.support.machine import cpu_info
 
 LANE = "numerics"
-Array = npt.NDArray[Any]
 _IMAGE, _ROWS = (2, 19, 5, 4), (2, 5, 33)
 
 
@@ -39,7 +37,7 @@ def test_each_kernel_of_any_layer_is_within_a_step_of_the_reference(
             assert np.abs(found.astype(int) - given_by.wanted.astype(int)).max() <= 1, how
         else:
             np.testing.assert_allclose(found, given_by.wanted, rtol=1e-4, atol=1e-4, err_msg=how)
-        assert (len(lowered.steps) == 1 and in_bytes(lowered)) == dnnl.info.exact_bytes
+        assert ([step.kind in INT8_KINDS for step in lowered.steps] == [True]) == dnnl.info.exact_bytes
         assert "ref" not in how
 
 
@@ -48,22 +46,6 @@ def test_kernels_without_instructions_for_bytes_are_not_among_the_exact_ones(dnn
     older = (":avx512_core", ":avx2", *(() if "avx_vnni" in cpu_info()["flags"] else (":sse41",)))  # these use what there is
     assert not [kernel for kernel in exact if kernel.endswith(older)]
     assert any("vnni" in kernel or "amx" in kernel for kernel in exact) == dnnl.info.exact_bytes
-
-
-@settings(max_examples=100 if MANY else 4, deadline=None)
-@given(st.integers(0, 99))
-def test_random_networks_are_those_of_onnx_runtime(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Of ten networks nearly all values are within two steps: one that lies half-way may become either, layer by layer."""
-    apart, folder = list[Array](), tmp_path_factory.mktemp("network")
-    for number in range(10 * seed, 10 * seed + 10):
-        model, inputs, wanted, scales = network(number)
-        for lowered, found, _ in computed(dnnl, model, inputs, folder, (HOMES[number % len(HOMES)],)):
-            assert [value.shape for value in found] == [value.shape for value in wanted]
-            apart += [np.abs(a - b).ravel() / scale for a, b, scale in zip(found, wanted, scales, strict=True)]
-            assert in_bytes(lowered) == dnnl.info.exact_bytes
-    steps = np.concatenate(apart)
-    assert (steps < 2.001).mean() >= 0.99, (seed, steps.max())
-    assert steps.max() < 6, seed
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from edgeplan.errors import InfeasibleError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.layout import Ints, buffers
-from edgeplan.planning.memory.workload import CHUNK_BYTES, Floats, Placement, Reader, Workload, simulated
+from edgeplan.planning.memory.workload import CHUNK_BYTES, Placement, Reader, Workload, simulated
 from edgeplan.runs import Phase, lateness
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import FINER_NAME
 from edgeplan.runtime.native_session import open_session
-from edgeplan.runtime.program_file import PROGRAM_BIN, StoredSchedule, read_head
+from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of
 from edgeplan.runtime.streaming.measured import MeasuredStream
 
 LANE = "processes"  # see tests/conftest.py
@@ -39,8 +40,9 @@ def plan(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "plan"
 
 
-def _stored(plan: Path) -> tuple[StoredSchedule, ...]:
-    return read_head(plan / PROGRAM_BIN).schedules[1:]
+def _stored(plan: Path) -> list[SimpleNamespace]:
+    (rows,) = rows_of(plan / PROGRAM_BIN, Section.SCHEDULES)
+    return [SimpleNamespace(**dict(zip(rows.dtype.names or (), row, strict=True))) for row in rows.tolist()[1:]]
 
 
 def test_a_budget_takes_the_fastest_schedule_and_what_it_leaves_is_filled_with_weights(dnnl: Dnnl, tmp_path: Path) -> None:
@@ -127,44 +129,45 @@ def test_a_plan_of_a_busy_machine_says_so(dnnl: Dnnl, tmp_path: Path) -> None:
             assert (session.fact("others"), session.fact("bytes_per_ms")) == (others, BYTES_PER_MS)
 
 
-def _loads(weights: list[int], after: list[int], reader: Reader) -> Floats:
-    """When the loads of one inference end whose steps take no time."""
-    none = np.zeros(0, dtype=np.int64)
-    work = Workload(np.zeros(len(weights)), np.array(weights, dtype=np.int64), buffers([], [], [], []))
-    begins: Ints = np.cumsum(work.weight_bytes) - work.weight_bytes
-    waits = np.array(after, dtype=np.int64)
-    placed = Placement(none, np.where(work.weight_bytes > 0, begins, -1), waits, waits, int(work.weight_bytes.sum()))
-    return simulated(work, reader, placed).load_end[0]
-
-
 def test_reads_are_as_large_as_planned() -> None:
     header = (Path(__file__).parents[2] / "native/src/session/reader.h").read_text()
     factor, shift = map(int, re.findall(r"CHUNK_BYTES = (\d+) << (\d+);", header)[0])
     assert factor << shift == CHUNK_BYTES
 
 
-def test_a_load_that_is_alone_has_all_of_the_bandwidth_and_waits_for_its_read() -> None:
-    assert _loads([0, 1000, 1000], [-1, 0, 1], Reader(100.0, 2, 3.0)) == pytest.approx([0.0, 13.0, 26.0])
-
-
-def test_two_reads_in_flight_share_the_bandwidth_and_hide_their_waiting() -> None:
+_LOADS: dict[str, list[tuple[list[int], list[int], Reader, list[float]]]] = {
+    "a load that is alone has all of the bandwidth, and waits for its read": [
+        ([1000, 1000], [0, 1], Reader(100.0, 2, 3.0), [13.0, 26.0]),
+    ],
     # pieces of 600 bytes: the second waits for its answer while the first is read
-    assert _loads([0, 1200, 600], [-1, 0, 0], Reader(100.0, 2, 3.0, 600)) == pytest.approx([0.0, 15.0, 21.0])
-    assert _loads([0, 1200, 600], [-1, 0, 0], Reader(100.0, 1, 3.0, 600)) == pytest.approx([0.0, 18.0, 27.0])
+    "two reads in flight share the bandwidth and hide their waiting": [
+        ([1200, 600], [0, 0], Reader(100.0, 2, 3.0, 600), [15.0, 21.0]),
+        ([1200, 600], [0, 0], Reader(100.0, 1, 3.0, 600), [18.0, 27.0]),
+    ],
+    "neighbours that may be loaded are read together": [
+        ([100, 100, 100], [0, 0, 0], Reader(100.0, 1, 3.0), [6.0, 6.0, 6.0]),
+        ([100, 100, 100], [0, 1, 1], Reader(100.0, 1, 3.0), [4.0, 9.0, 9.0]),
+    ],
+    # of 1200 and 600 bytes the third read begins when the first is widened: 3 + 6 + 1.2; the bytes of each take 6 ms one after
+    # the other. Slower than reading, what was read waits for its turn.
+    "what was read is widened while the next is read": [
+        ([1000, 1000], [0, 1], Reader(100.0, 2, 3.0, widened_per_ms=500.0), [15.0, 30.0]),
+        ([1200, 600], [0, 0], Reader(100.0, 2, 3.0, 600, 500.0), [16.2, 22.2]),
+        ([600, 600], [0, 0], Reader(100.0, 2, 0.0, 600, 50.0), [18.0, 30.0]),
+    ],
+}
 
 
-def test_neighbours_that_may_be_loaded_are_read_together() -> None:
-    assert _loads([0, 100, 100, 100], [-1, 0, 0, 0], Reader(100.0, 1, 3.0)) == pytest.approx([0.0, 6.0, 6.0, 6.0])
-    assert _loads([0, 100, 100, 100], [-1, 0, 1, 1], Reader(100.0, 1, 3.0)) == pytest.approx([0.0, 4.0, 9.0, 9.0])
-
-
-def test_what_was_read_is_widened_while_the_next_is_read() -> None:
-    alone, beside = Reader(100.0, 2, 3.0, widened_per_ms=500.0), Reader(100.0, 2, 3.0, 600, 500.0)
-    assert _loads([0, 1000, 1000], [-1, 0, 1], alone) == pytest.approx([0.0, 15.0, 30.0])
-    # the third read begins when the first is widened: 3 + 6 + 1.2; the bytes of each take 6 ms one after the other
-    assert _loads([0, 1200, 600], [-1, 0, 0], beside) == pytest.approx([0.0, 16.2, 22.2])
-    slow = Reader(100.0, 2, 0.0, 600, 50.0)  # slower than reading: what was read waits for its turn
-    assert _loads([0, 600, 600], [-1, 0, 0], slow) == pytest.approx([0.0, 18.0, 30.0])
+@pytest.mark.parametrize("what", _LOADS)
+def test_loads_of_one_inference_end(what: str) -> None:
+    """Steps take no time; the first one has no weights, and loads wait for the step of a number."""
+    for weights, after, reader, wanted in _LOADS[what]:
+        none = np.zeros(0, dtype=np.int64)
+        work = Workload(np.zeros(1 + len(weights)), np.array([0, *weights], dtype=np.int64), buffers([], [], [], []))
+        begins: Ints = np.cumsum(work.weight_bytes) - work.weight_bytes
+        waits = np.array([-1, *after], dtype=np.int64)
+        placed = Placement(none, np.where(work.weight_bytes > 0, begins, -1), waits, waits, int(work.weight_bytes.sum()))
+        assert simulated(work, reader, placed).load_end[0] == pytest.approx([0.0, *wanted])
 
 
 def test_a_read_of_halves_brings_twice_its_bytes() -> None:

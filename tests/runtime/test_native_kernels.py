@@ -21,8 +21,8 @@ from edgeplan import native
 from edgeplan.errors import DeviceError
 from edgeplan.graph import blocks
 from edgeplan.graph.blocks import Walked, span_bytes
-from edgeplan.runtime import constants, kernels
-from edgeplan.runtime.kernels import KERNELS
+from edgeplan.runtime import constants
+from edgeplan.runtime.kernels import KERNELS, kernel_address
 
 LANE = "numerics"
 
@@ -41,7 +41,7 @@ def test_the_library_has_the_kernels_that_are_listed() -> None:
 def test_what_is_no_kernel_is_named() -> None:
     for name in ("nonsense", "erf_int8", "erf_", ""):
         with pytest.raises(DeviceError, match=f"no kernel '{name}'"):
-            kernels.kernel_addresses([name])
+            kernel_address(name)
 
 
 def test_the_library_knows_blocks_and_lists_of_numbers_as_planning_does() -> None:
@@ -51,8 +51,16 @@ def test_the_library_knows_blocks_and_lists_of_numbers_as_planning_does() -> Non
     assert all(getattr(blocks, name) == place for names in enumerations for place, name in enumerate(names))
     assert f"BAD_INDEX = {constants.BAD_INDEX};" in header
     (fields,) = re.findall(r"struct Numbers \{\s+((?:float [^;]*;\s+)+)", (_SOURCES / "byte_lines.cpp").read_text())
-    names = re.findall(r"\w+", fields.replace("float", "").upper())
-    assert [getattr(constants, name) for name in names] == list(range(constants.NUMBERS))
+    names = re.findall(r"\w+", fields.replace("float", ""))
+    order = "first_factor second_factor third_factor shift lowest highest flip_read flip_second flip_written"
+    assert names == order.split()  # that of `transform.line_constants`
+    assert len(names) == constants.NUMBERS
+
+
+def _called(kernel: str, block: int, count: int, operands: int) -> int:
+    """Call a kernel as primitives are: its block and addresses of its operands lie there; its status."""
+    types = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    return int(native.function(f"kernel_{kernel}", *types)(block, None, count, operands))
 
 
 def _computed(kernel: str, written: str, *operands: _Array) -> _Array:
@@ -63,7 +71,7 @@ def _computed(kernel: str, written: str, *operands: _Array) -> _Array:
     strides = [tuple(step // one.itemsize for step in one.strides) for one in places]
     block = np.array(blocks.strided(shape, strides, [one.dtype.name for one in places]), np.int64)
     at = np.array([one.ctypes.data for one in places], np.int64)
-    assert kernels.kernel_function(kernel)(block.ctypes.data, None, len(places), at.ctypes.data) == 0
+    assert _called(kernel, block.ctypes.data, len(places), at.ctypes.data) == 0
     return y
 
 
@@ -165,7 +173,6 @@ def test_bytes_stand_for_numbers_by_any_scale(dtype: str) -> None:
 
 
 Block = tuple[int, ...]
-_NUMBERS = 9  # of a list of bytes' kernels
 _MUTATIONS = 400 if MANY else 25
 _WORD = ctypes.c_int64
 _SMALL = (3, 4, 5)
@@ -197,28 +204,25 @@ _OTHERS = {
     "picked": lambda dtype: blocks.picked(3, 5, 7, dtype, 4),
     "mixed": lambda _: blocks.mixed(3, 5, 7, 4, 2),
     "joined": lambda dtype: blocks.runs(((2, 3, 5), (2, 4, 5), (2, 7, 5)), 1, dtype),
-    "upper": lambda dtype: blocks.triangle((2, 5, 6), dtype),
-    "lower": lambda dtype: blocks.triangle((2, 5, 6), dtype),
+    **dict.fromkeys(("upper", "lower"), lambda dtype: blocks.triangle((2, 5, 6), dtype)),
     "bytes_table": lambda _: blocks.looked_up(50, "int8", "int8"),
-    "bytes_add": lambda _: blocks.paired((3, 4, 5), ((3, 4, 5), (4, 1)), _NUMBERS),
-    "bytes_mul": lambda _: blocks.paired((3, 4, 5), ((3, 4, 5), (4, 1)), _NUMBERS),
-    "bytes_concat": lambda _: blocks.byte_runs(((2, 3, 5), (2, 4, 5), (2, 7, 5)), 1, 2 * _NUMBERS),
-    "bytes_mean": lambda _: blocks.averaged(3, 6, 5, _NUMBERS),
+    **dict.fromkeys(("bytes_add", "bytes_mul"), lambda _: blocks.paired((3, 4, 5), ((3, 4, 5), (4, 1)), constants.NUMBERS)),
+    "bytes_concat": lambda _: blocks.byte_runs(((2, 3, 5), (2, 4, 5), (2, 7, 5)), 1, 2 * constants.NUMBERS),
+    "bytes_mean": lambda _: blocks.averaged(3, 6, 5, constants.NUMBERS),
     "where": lambda dtype: blocks.element_wise((3, 4, 5), [((4, 1), "bool"), ((3, 4, 5), dtype), ((5,), dtype)], dtype),
     "dequantised": lambda dtype: _three(dtype, "float32", dtype, "float32"),
     "quantised_to_int8": lambda dtype: _three(dtype, "float32", "int8", "int8"),
     "quantised_to_uint8": lambda dtype: _three(dtype, "float32", "uint8", "uint8"),
-    **{f"{name}est": lambda dtype: blocks.selected((3, 7, 5), 1, 3, dtype) for name in ("high", "low")},
-    **{
-        name: lambda dtype: blocks.along((3, 7, 5), 1, (dtype, "int64"), kept=False)
-        for name in ("largest", "last_largest", "smallest", "last_smallest")
-    },
-    **{name: lambda dtype: blocks.along((3, 7, 5), 1, (dtype, dtype), kept=True, backwards=True) for name in ("summed",)},
+    **dict.fromkeys(("highest", "lowest"), lambda dtype: blocks.selected((3, 7, 5), 1, 3, dtype)),
+    **dict.fromkeys(
+        ("largest", "last_largest", "smallest", "last_smallest"),
+        lambda dtype: blocks.along((3, 7, 5), 1, (dtype, "int64"), kept=False),
+    ),
+    "summed": lambda dtype: blocks.along((3, 7, 5), 1, (dtype, dtype), kept=True, backwards=True),
     "summed_before": lambda dtype: blocks.along((3, 7, 5), 1, (dtype, dtype), kept=True),
-    **{
-        name: lambda dtype: blocks.along((3, 7, 5), 1, (dtype, dtype), kept=False)
-        for name in ("total", "product", "most", "least")
-    },
+    **dict.fromkeys(
+        ("total", "product", "most", "least"), lambda dtype: blocks.along((3, 7, 5), 1, (dtype, dtype), kept=False)
+    ),
     "of_float16_to": lambda dtype: blocks.element_wise(_SMALL, [(_SMALL, "float16")], dtype),
     "of_bfloat16_to": lambda dtype: blocks.element_wise(_SMALL, [(_SMALL, "bfloat16")], dtype),
     **{
@@ -230,10 +234,8 @@ _OTHERS = {
         for one in ("float32", "int32", "int64")
     },
 }
-_NUMBERS_TO_TRUTH = frozenset(["equal", "greater", "less", "greater_or_equal", "less_or_equal"])
-_KINDS = frozenset(["is_nan", "is_infinity", "is_positive_infinity", "is_negative_infinity"])
-_OF_C = frozenset(["erf", *(f"{arc}{name}{of}" for arc in ("", "a") for name in ("sin", "cos", "tan") for of in ("", "h"))])
-_ALONE = _KINDS | _OF_C | {"absolute", "negative", "sign", "floor", "ceil", "rounded", "bitwise_not", "invert", "copied"}
+_OF_C = ("erf", *(f"{arc}{name}{of}" for arc in ("", "a") for name in ("sin", "cos", "tan") for of in ("", "h")))
+_ALONE = frozenset([*_OF_ONE, *_PROPERTIES, *_OF_C, "copied"])
 
 
 def _three(a: str, b: str, c: str, written: str) -> Block:
@@ -242,7 +244,7 @@ def _three(a: str, b: str, c: str, written: str) -> Block:
 
 def _element_wise(family: str, dtype: str) -> Block:
     read = [(_SMALL, dtype)] if family in _ALONE else [(_SMALL, dtype), ((4, 1), dtype)]
-    return blocks.element_wise(_SMALL, read, "bool" if family in _KINDS | _NUMBERS_TO_TRUTH else dtype)
+    return blocks.element_wise(_SMALL, read, "bool" if family in _TESTS | _PROPERTIES else dtype)
 
 
 def _all() -> Iterator[tuple[str, Block]]:
@@ -293,7 +295,7 @@ def _run(kernel: str, block: Block, sizes: list[int], rng: np.random.Generator) 
         ctypes.memmove(one.address, (rng.bytes(size) if rng.random() < 0.3 else whole.tobytes()[:size]), size)
     words = (_WORD * len(block))(*block)
     at = (_WORD * len(operands))(*(one.address for one in operands))
-    kernels.kernel_function(kernel)(ctypes.addressof(words), None, len(operands), ctypes.addressof(at))
+    _called(kernel, ctypes.addressof(words), len(operands), ctypes.addressof(at))
 
 
 def _mutated(block: Block, rng: np.random.Generator) -> Block:

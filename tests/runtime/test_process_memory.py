@@ -6,7 +6,6 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,59 +46,29 @@ def permissions(address):
 """
 
 
-Fresh = Callable[[str], str]
-
-
-@pytest.fixture(scope="module")
-def fresh(dnnl: Dnnl) -> Fresh:
-    """Runs code in a process of its own and gives what it prints: what it changes holds for a process."""
-
-    def run(body: str) -> str:
-        done = subprocess.run([sys.executable, "-c", _BEGIN + body], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert dnnl.info.path
-    if subprocess.run([sys.executable, "-c", _BEGIN], capture_output=True, check=False).returncode:
-        pytest.skip("this system does not tell where imports are kept, or the library takes memory in another way")
-    return run
-
-
-def test_kernels_are_generated_in_the_region_and_leave_it(fresh: Fresh) -> None:
-    body = """
-from edgeplan.runtime import constants
+_REGION = {
+    "kernels are generated in it, and a primitive that is gone gives its slot back": """
 from edgeplan.runtime.dnnl import Dnnl
 
-dnnl = Dnnl()
-dnnl.set_primitive_cache(0)
 seen = []
 
-class Watched(type(dnnl)):
+class Watched(Dnnl):
     def run(self, *arguments):
         super().run(*arguments)
         seen.append(used())
 
-dnnl.__class__ = Watched
+dnnl = Watched()
+dnnl.set_primitive_cache(0)
 dnnl.warm_up(1)
-print(*seen, used())
-"""
-    made, left = map(int, fresh(body).split())
-    assert made > 0
-    assert left == 0, "a primitive that is gone gives its slot back"
-
-
-def test_kernels_that_live_until_the_process_ends_are_given_back_then(fresh: Fresh) -> None:
-    body = """
+assert seen[0] > 0 and used() == 0
+""",
+    "kernels that live until the process ends are given back then": """
 from edgeplan.runtime.dnnl import Dnnl
 
 dnnl = Dnnl()
 dnnl.warm_up(1)  # what it made stays in the library's cache, which is emptied behind Python's last object
-print(used())
-"""
-    assert int(fresh(body)) > 0
-
-
-_SLOTS = {
+assert used() > 0
+""",
     "slots are distinct and zeroed, and can be taken again": """
 got = [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(3)]
 assert got == [base + k * SLOT_BYTES for k in range(3)]
@@ -142,9 +111,19 @@ assert sorted(got) == [base + k * SLOT_BYTES for k in range(SLOTS)]
 }
 
 
-@pytest.mark.parametrize("what", _SLOTS)
-def test_slots(fresh: Fresh, what: str) -> None:
-    fresh(_SLOTS[what])
+@pytest.fixture(scope="module")
+def _pooled(dnnl: Dnnl) -> None:
+    assert dnnl.info.path
+    if subprocess.run([sys.executable, "-c", _BEGIN], capture_output=True, check=False).returncode:
+        pytest.skip("this system does not tell where imports are kept, or the library takes memory in another way")
+
+
+@pytest.mark.usefixtures("_pooled")
+@pytest.mark.parametrize("what", _REGION)
+def test_the_region_of_code(what: str) -> None:
+    """In a process of its own: what is changed holds for a process."""
+    done = subprocess.run([sys.executable, "-c", _BEGIN + _REGION[what]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 _PAGE_BYTES = 4096

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +12,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
@@ -26,9 +24,8 @@ from edgeplan.runtime.executable import Executable, Worker
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import activation_layouts, default_program, step_candidates
-from edgeplan.runtime.session import PreparedSteps, SequentialSession
+from edgeplan.runtime.session import PreparedSteps
 from edgeplan.runtime.weights import locate_weights
-from edgeplan.zoo import FAMILIES
 
 
 def _block() -> Graph:
@@ -108,50 +105,6 @@ def test_a_truncated_model_is_refused(tmp_path: Path) -> None:
         path.write_bytes(whole[: len(whole) * tenth // 10])
         with pytest.raises(ModelError):
             locate_weights(path, lower(graph))
-
-
-@pytest.mark.parametrize("home", HOMES)
-def test_steps_can_be_prepared_while_others_run(dnnl: Dnnl, tmp_path: Path, home: str) -> None:
-    """One thread prepares the steps, the other executes each as soon as it is there; the outputs are the same to the bit."""
-    graph = FAMILIES["shufflenetv2"].base()
-    path = save_onnx(graph, tmp_path / "m.onnx")
-    program = default_program(dnnl, path, graph, home)
-    inputs = random_inputs(graph)
-    wanted = SequentialSession(dnnl, program, tmp_path).run(inputs)
-    with Executable(dnnl, program, tmp_path) as executable:
-        ready: list[PreparedSteps] = []
-        signal = threading.Semaphore(0)
-
-        def prepare() -> None:
-            worker = Worker(dnnl)
-            for index in range(len(program.steps)):
-                ready.append(PreparedSteps(executable, worker, steps=(index,)))
-                signal.release()
-
-        thread = threading.Thread(target=prepare)
-        for name, value in inputs.items():
-            executable.activation(name)[...] = value
-        thread.start()
-        dnnl.set_threads(1)
-        for index in range(len(program.steps)):
-            assert signal.acquire(timeout=60)
-            ready[index].run()
-        thread.join()
-        for name, value in wanted.items():
-            np.testing.assert_array_equal(executable.activation(name), value)
-
-
-def test_binding_leaves_the_arena_alone(dnnl: Dnnl, tmp_path: Path) -> None:
-    """Creating a memory must not clear the padding of blocked layouts: another step may be using those bytes."""
-    b = GraphBuilder("padded", (1, 19, 9, 9))
-    graph = b.build(b.conv(b.conv(b.input, 21, 3), 5, 1))
-    path = save_onnx(graph, tmp_path / "m.onnx")
-    program = default_program(dnnl, path, graph, "blocked16")
-    with Executable(dnnl, program, tmp_path) as executable:
-        arena = executable.arena.data
-        arena[:] = 7
-        PreparedSteps(executable, Worker(dnnl))
-        assert (arena == 7).all()
 
 
 @pytest.mark.parametrize("place", ["w.bin", "./w.bin"])

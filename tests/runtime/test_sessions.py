@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import yaml
 from partition_frames import PAIR, save_predictors, write_workspace
-from plan_folders import assert_close, wait_while
+from plan_folders import assert_close, small_net, wait_while
 from streamed_models import MODELS, middle, streamed, write_streamed_plan
 
 import edgeplan
@@ -30,7 +30,6 @@ from edgeplan.chapters.cold_start.planners.gpu import OPTIMAL
 from edgeplan.devices.config import load_device
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, InfeasibleError, InputError, ModelError
-from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
@@ -39,7 +38,7 @@ from edgeplan.runtime.folder import CACHE_NAME, COLD_START, GPU_START, MEMORY, P
 from edgeplan.runtime.gpu_program import CODE_NAME
 from edgeplan.runtime.native_session import STAGES, NativeSession, open_session
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.program_file import HEADER, PROGRAM_BIN, checksum, read_head
+from edgeplan.runtime.program_file import HEADER, PROGRAM_BIN, Section, checksum, rows_of, text_of
 from edgeplan.testing.engines import reference_outputs
 
 Outputs = Mapping[str, np.ndarray[Any, Any]]
@@ -61,13 +60,6 @@ class Made:
     folder: Path
     inputs: Outputs
     wanted: Outputs
-
-
-def _small() -> Graph:
-    b = GraphBuilder("small", (1, 3, 16, 16))
-    x = b.conv_bn(b.input, 32, 3, 2)
-    x = b.maxpool(b.relu(b.add(b.conv_bn(x, 32, 3, act=""), x)), 3, 2)
-    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
 
 
 def _cold(dnnl: Dnnl, planned: Callable[..., Plan], graph: Graph, place: Path) -> Path:
@@ -110,7 +102,7 @@ _MAKERS = {COLD_START: _cold, MEMORY: _memory, PARTITION: _pair, GPU_START: _gpu
 def _plans(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     @cache
     def make(kind: str) -> Made:
-        graph = MODELS["plain"]() if kind == MEMORY else _small()
+        graph = MODELS["plain"]() if kind == MEMORY else small_net()
         assert isinstance(graph, Graph)
         folder = _MAKERS[kind](dnnl, planned, graph, tmp_path_factory.mktemp(kind))
         return Made(kind, folder, random_inputs(graph), reference_outputs(graph))
@@ -385,9 +377,10 @@ def _changed(plan: Path, old: str, new: str) -> None:
 
 @native_alone
 def test_another_machine_or_library_is_named(copy: Path) -> None:
-    whole, head = (copy / PROGRAM_BIN).read_bytes(), read_head(copy / PROGRAM_BIN)
-    wrong = {"made on another machine": head.machine, "library is": head.version, "commit is": head.commit, "isa is": head.isa}
-    for told, text in wrong.items():
+    whole, (texts, (facts,)) = (copy / PROGRAM_BIN).read_bytes(), rows_of(copy / PROGRAM_BIN, Section.TEXT, Section.FACTS)
+    wrong = {"made on another machine": "machine", "library is": "version", "commit is": "commit", "isa is": "isa"}
+    for told, fact in wrong.items():
+        text = text_of(texts, facts[fact])
         (copy / PROGRAM_BIN).write_bytes(whole)
         _changed(copy, f"{text}\0", f"{text[:-1]}?\0")
         with pytest.raises(FormatError, match=told) as caught:

@@ -1,13 +1,12 @@
 """Processes that hold a worker of each kind until they are killed: `python lifeline_holders.py KIND FOLDER`.
 
-The folder holds what the fixture of `test_lifeline.py` writes.
+The folder is a plan's.
 """
 
 # ruff: noqa: PLC0415  a holder begins with what its kind needs
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -19,43 +18,36 @@ from typing import TYPE_CHECKING
 from edgeplan.support.subprocesses import program_command, run, start
 
 if TYPE_CHECKING:
-    from edgeplan.profiling.streaming import RunSettings
+    from edgeplan.measurement.process.job import RunJob
 
-MODEL, INPUT, SCHEDULE, PLAN = "plain.onnx", "input", "schedule.json", "plan"
 _LONG, _SECONDS = 100_000, 300
+
+
+def _job(folder: Path) -> RunJob:
+    """A start of the plan, and more inferences than the test waits for."""
+    from edgeplan.measurement.process.job import RunJob
+    from edgeplan.measurement.process.starts import prepared_plan
+
+    artefact = prepared_plan(folder).artefact
+    return RunJob(
+        setting="edgeplan", artefact=artefact, threads=1, inputs={"input": (1, 3, 32, 32)}, state="cached", warm_runs=_LONG
+    )
 
 
 def forked(folder: Path) -> None:
     """A plan's, in a child of a process that has imported everything."""
-    from edgeplan.measurement.process.job import RunJob
-    from edgeplan.measurement.process.starts import Forks, prepared_plan
+    from edgeplan.measurement.process.starts import Forks
 
-    own = {"setting": "edgeplan", "artefact": prepared_plan(folder / PLAN).artefact}
     with Forks() as forks:
-        forks.run_cold(RunJob(threads=1, inputs={"input": (1, 3, 32, 32)}, state="cached", warm_runs=_LONG, **own))
-
-
-def _streamed(folder: Path) -> RunSettings:
-    from edgeplan.profiling.streaming import RunSettings
-
-    return RunSettings({"input": folder / INPUT}, runs=_LONG, isolated=False)
-
-
-def streamed(folder: Path) -> None:
-    """A plan whose weights are streamed."""
-    from edgeplan.profiling.streaming import run_apart
-
-    run_apart(folder, [json.loads((folder / SCHEDULE).read_text())], _streamed(folder))
+        forks.run_cold(_job(folder))
 
 
 def in_cgroup(folder: Path) -> None:
     """The same in a memory cgroup."""
     from edgeplan.measurement.process.memory_group import run_limited
 
-    gate = folder / "gate"
-    gate.unlink(missing_ok=True)
-    job = _streamed(folder).job(folder, [json.loads((folder / SCHEDULE).read_text())]) | {"gate": str(gate)}
-    run_limited("edgeplan.measurement.process.streaming", json.dumps(job).encode(), gate, 1 << 28)
+    job = _job(folder).model_dump_json().encode()
+    run_limited("edgeplan.measurement.process.worker", job, folder / "gate", 1 << 28)
 
 
 def background(folder: Path) -> None:  # noqa: ARG001  all are called alike
@@ -81,7 +73,7 @@ def from_a_thread(folder: Path) -> None:  # noqa: ARG001
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
-    kind.__name__: kind for kind in (forked, streamed, in_cgroup, background, converter, from_a_thread)
+    kind.__name__: kind for kind in (forked, in_cgroup, background, converter, from_a_thread)
 }
 
 

@@ -16,19 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from lifeline_holders import INPUT, KINDS, MODEL, PLAN, SCHEDULE
-from streamed_models import streamed
+from lifeline_holders import KINDS
 from system_files import MARK, family, left
 
-from edgeplan.chapters.memory.folders import PlanWriter, RunCores
 from edgeplan.errors import DeviceError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
-from edgeplan.runtime.folder import WEIGHTS_NAME
-from edgeplan.runtime.packed_programs import TapedProgram
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.streaming.workloads import all_resident
 from edgeplan.support import lifeline
-from edgeplan.support.files import write_json
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import module_command, program_command, run
 
@@ -80,7 +76,7 @@ def held(kind: str, folder: Path) -> Iterator[Holder]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """A model, its streamed plan, and one of a cold start."""
+    """A plan of a cold start."""
     from edgeplan.runtime.dnnl import Dnnl  # noqa: PLC0415  else `make test-isa` would take these tests for some of kernels
 
     try:
@@ -88,15 +84,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     except DeviceError as error:
         pytest.skip(error.what)
     made = tmp_path_factory.mktemp("held")
-    found = streamed(dnnl, "plain", made, 1 << 40)
-    found.weights.rename(made / WEIGHTS_NAME)
-    PlanWriter(found.model, dnnl, 1, RunCores((), ())).program(made, TapedProgram(found.built.program))
-    (made / INPUT).write_bytes(found.inputs["input"].tobytes())
-    write_json(made / SCHEDULE, all_resident(found.built.program))
-    planned = request.getfixturevalue("planned")
-    build_plan_folder(dnnl, found.model, planned(found.model, found.graph, threads=1), made / PLAN)
-    assert found.model == made / MODEL
-    return made
+    builder = GraphBuilder("plain", (1, 3, 32, 32))
+    graph = builder.build(builder.relu(builder.conv(builder.input, 8, 3)))
+    model = save_onnx(graph, made / "plain.onnx")
+    build_plan_folder(dnnl, model, request.getfixturevalue("planned")(model, graph, threads=1), made / "plan")
+    return made / "plan"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "from_a_thread"])

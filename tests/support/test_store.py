@@ -15,18 +15,15 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from quick_bench import timed
 
 from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, StoreError
+from edgeplan.measurement.bench import RowStore, measurement_of, row_of, row_store
 from edgeplan.measurement.records import Measurement
-from edgeplan.measurement.references import ReferenceTimes
-from edgeplan.measurement.rows import RowStore, measurement_of, row_of, row_store
-from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.support.frames import TableStore, table_store
 from edgeplan.support.store import Journal, key_of
 
-NOMINAL = ReferenceTimes(100.0, 400.0)
-EXPONENTS = ReferenceExponents(compute=1.0, bandwidth=0.0)
 NODES = (
     EngineNode("a", "Conv", "Conv.nchwc", ("a", "b"), "", "nchw", "nchwc"),
     EngineNode("r", "ReorderOutput", "ReorderOutput", (), "b", "nchwc", "nchw"),
@@ -40,20 +37,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measurement(subject: str, sample: int = 0, *, at: float = 1.0) -> Measurement:
-    return Measurement(
-        subject=subject,
-        sample=sample,
-        least_us=np.array([10.0, 12.0, 11.0]),
-        median_us=np.array([11.0, 13.0, 12.0]),
-        compute_us=np.array([100.0, 120.0, 110.0]),
-        bandwidth_us=np.array([400.0, 400.0, 800.0]),
-        measured_at=np.array([at, at + 0.1, at + 0.2]),
-        nodes=NODES,
-        node_us=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
-        nominal=NOMINAL,
-        exponents=EXPONENTS,
-        seconds=0.5,
-    )
+    return timed(
+        [11.0, 13.0, 12.0], [100.0, 120.0, 110.0], subject=subject, sample=sample, nodes=NODES, seconds=0.5,
+        least_us=np.array([10.0, 12.0, 11.0]), measured_at=at + np.arange(3) / 8, node_us=np.arange(6.0).reshape(3, 2),
+    )  # fmt: skip
 
 
 def store(tmp_path: Path, key: str = "k1") -> RowStore:
@@ -69,9 +56,9 @@ def part(subject: str) -> str:
 
 
 def test_a_measurement_comes_back_as_it_was(tmp_path: Path) -> None:
-    add(store(tmp_path), measurement("s", 2, at=1e9 + 0.25))
-    back = measurement_of(store(tmp_path).query()["s", 2], NOMINAL, EXPONENTS)
     want = measurement("s", 2, at=1e9 + 0.25)
+    add(store(tmp_path), want)
+    back = measurement_of(store(tmp_path).query()["s", 2], want.nominal, want.exponents)
     assert (back.subject, back.sample, back.nodes, back.seconds) == ("s", 2, NODES, 0.5)
     for name in ("least_us", "median_us", "compute_us", "bandwidth_us", "measured_at", "node_us"):
         np.testing.assert_array_equal(getattr(back, name), getattr(want, name), err_msg=name)
@@ -79,7 +66,7 @@ def test_a_measurement_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_parts_merge_into_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeplan.measurement.rows._MAX_ROWS_PER_FILE", 3)
+    monkeypatch.setattr("edgeplan.measurement.bench._MAX_ROWS_PER_FILE", 3)
     opened = store(tmp_path)
     for n in range(4):
         add(opened, measurement(f"s{n}"), measurement(f"s{n}", 1))

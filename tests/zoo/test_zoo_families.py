@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from depth import examples
 from edgeplan.chapters.prediction.paper import printed
 from edgeplan.errors import FormatError, ParamsError
-from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
+from edgeplan.graph.onnx.read import check_graph
+from edgeplan.graph.onnx.rewriting import known_tensors
+from edgeplan.graph.onnx.write import seeded
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, build_variant, prior_models, variants
 from edgeplan.zoo.family import KERNEL_SIZES, channel_bounds, make_divisible
 from edgeplan.zoo.nasbench201 import RESNET_CELL, cell_order, format_cell, nasbench201, parse_cell, prune_cell
@@ -116,44 +119,15 @@ def test_any_variant_builds_with_consistent_shapes(family: Family, seed: int, in
     classes = 10 if family.id == "nasbench201" else 1000
     assert graph.shape(graph.outputs[0]) == (1, classes)
     assert all(size > 0 for tensor in graph.tensors.values() for size in tensor.shape)
-    known = set(graph.inputs)
-    for op in graph.operators:
-        assert known.issuperset(op.inputs), "operators are in topological order"
-        known.update(op.outputs)
-        _check_shapes(graph, op)
+    inferred = known_tensors(seeded(graph).model, family.id)  # ONNX says of all tensors what the builder says
+    assert all(inferred[name][1] == tensor.shape for name, tensor in graph.tensors.items())
+    check_graph(graph, family.id)
+    for op in _convs(graph):
+        read, written = (graph.shape(name)[1] for name in (op.inputs[0], op.outputs[0]))
+        assert op.integer("group", 1) in {1, read}
+        assert op.integer("group", 1) in {1, written}, "depthwise channels are tied"
     unread = {name for op in graph.operators for name in op.outputs} - graph.consumers.keys()
     assert unread == set(graph.outputs)
-
-
-def _check_shapes(graph: Graph, op: Operator) -> None:
-    inputs = [graph.shape(name) for name in op.inputs]
-    outputs = [graph.shape(name) for name in op.outputs]
-    match op.op_type:
-        case "Conv":
-            _check_conv(op, inputs[0], outputs[0], graph.shape(op.weights[0]))
-        case "Gemm":
-            assert graph.shape(op.weights[0]) == (outputs[0][1], inputs[0][1])
-        case "Add":
-            assert inputs[0] == inputs[1] == outputs[0], "residual channels are tied"
-        case "Mul":
-            assert inputs[0] == outputs[0]
-            assert inputs[1] == (*inputs[0][:2], 1, 1), "squeeze-and-excitation weighs each channel"
-        case "Split":
-            assert outputs[0] == outputs[1], "a channel split halves"
-            assert 2 * outputs[0][1] == inputs[0][1]
-        case "Concat":
-            assert len({(*shape[:1], *shape[2:]) for shape in inputs}) == 1
-            assert sum(shape[1] for shape in inputs) == outputs[0][1]
-        case "BatchNormalization":
-            assert {graph.shape(name) for name in op.weights} == {(inputs[0][1],)}
-
-
-def _check_conv(op: Operator, x: Shape, y: Shape, weight: Shape) -> None:
-    groups = op.integer("group", 1)
-    assert weight == (y[1], x[1] // groups, *op.integers("kernel_shape", ()))
-    assert groups in {1, x[1]}
-    if groups > 1:
-        assert x[1] == y[1], "depthwise channels are tied"
 
 
 @few
@@ -177,46 +151,34 @@ SPEC = FAMILIES["squeezenet"].variant(seed=1, index=2)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("text", "message"),
     [
-        ({"format_version": 99}, "format_version"),
-        ({"channels": "64"}, "channels"),
-        ({"channels": [0]}, "channels"),
-        ({"kernels": [True]}, "kernels"),
-        ({"seed": True}, "seed"),
-        ({"family": None}, "family"),
+        *((text, "variant spec") for text in ("", "{", "[]", "3")),
+        *(
+            (json.dumps(json.loads(SPEC.to_json()) | change), next(iter(change)))
+            for change in (
+                {"format_version": 99}, {"channels": "64"}, {"channels": [0]}, {"kernels": [True]}, {"seed": True},
+                {"family": None},
+            )
+        ),
     ],
-)
-def test_wrong_field_is_named(change: dict[str, object], message: str) -> None:
-    text = json.dumps(json.loads(SPEC.to_json()) | change)
+)  # fmt: skip
+def test_what_is_no_spec_is_refused_and_a_wrong_field_named(text: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         VariantSpec.from_json(text)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3"])
-def test_not_a_spec(text: str) -> None:
-    with pytest.raises(FormatError, match="variant spec"):
-        VariantSpec.from_json(text)
-
-
-def test_spec_of_another_family_is_refused() -> None:
+def test_specs_of_other_families_and_of_too_many_or_too_few_choices_are_refused() -> None:
     with pytest.raises(FormatError, match="another model than resnet18"):
         FAMILIES["resnet"].build(SPEC)
-
-
-def test_unknown_family_lists_the_known_ones() -> None:
-    with pytest.raises(FormatError, match="mobilenetv2"):
+    with pytest.raises(FormatError, match="mobilenetv2"):  # known ones are listed
         build_variant(dataclasses.replace(SPEC, family="transformer"))
-
-
-@pytest.mark.parametrize("field", ["channels", "kernels"])
-def test_too_many_or_too_few_choices_are_refused(field: str) -> None:
-    document = json.loads(SPEC.to_json())
-    values = document[field]
-    for wrong in (values[:-1], [*values, 3]):
-        spec = VariantSpec.from_json(json.dumps(document | {field: wrong}))
+    for wrong in (SPEC.channels[:-1], (*SPEC.channels, 3)):
         with pytest.raises(FormatError, match="another model than squeezenet"):
-            build_variant(spec)
+            build_variant(dataclasses.replace(SPEC, channels=wrong))
+    for wrong in (SPEC.kernels[:-1], (*SPEC.kernels, 3)):
+        with pytest.raises(FormatError, match="another model than squeezenet"):
+            build_variant(dataclasses.replace(SPEC, kernels=wrong))
 
 
 def test_more_cells_than_there_are_is_refused() -> None:

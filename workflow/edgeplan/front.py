@@ -10,7 +10,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -132,44 +133,33 @@ def _ran_in(scratch: str, model: str, source: Path, device: FilePath, pair: File
     if pair:
         try:
             plan_partition(source, work / "pair", pair)
-            ways.append(_Way(PAIR, work / "pair", len(processors), ("partition", "--pair", str(pair))))
+            ways.append((_unrun(PAIR, len(processors), "partition", "--pair", str(pair)), work / "pair"))
         except (FormatError, DeviceError) as error:
             about.append(f"no plan of {pair}: {error.what}; {error.next_step}")
     stock = serve(REFERENCE, Source(source, work / "stock"), device, processors, _PATIENCE_SECONDS)
-    beside, *ran = _in_turns(
-        [lambda runs: stock.session(len(processors), processors, runs), *(way.on(processors) for way in ways)]
-    )
+    by_stock = partial(stock.session, len(processors), processors)
+    beside, *ran = _in_turns([by_stock, *(partial(plan_session, folder, processors) for _, folder in ways)])
     found = [
-        (FrontPlan(way.kind, way.threads, *times, way.budget, way.arguments), way.folder)
-        for way, times in zip(ways, ran, strict=True)
+        (replace(way, first_ms=first, later_ms=later, peak_bytes=peak), folder)
+        for (way, folder), (first, later, peak) in zip(ways, ran, strict=True)
     ]
     plans, folders = zip(*sorted(found, key=lambda f: (f[0].first_ms, f[0].later_ms)), strict=True)
     return Front(model, plans, FrontPlan(STOCK, len(processors), *beside), tuple(about), time.perf_counter() - began), folders
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """A plan that was written; its fields as of `FrontPlan`."""
-
-    kind: str
-    folder: Path
-    threads: int
-    arguments: tuple[str, ...]
-    budget: int = 0
-
-    def on(self, processors: tuple[int, ...]) -> Callable[[int], Session]:
-        return lambda runs: plan_session(self.folder, processors, runs)
+def _unrun(kind: str, threads: int, *arguments: str, budget: int = 0) -> FrontPlan:
+    return FrontPlan(kind, threads, 0.0, 0.0, 0, budget, arguments)
 
 
-def _cold_starts(source: Path, work: Path, device: FilePath, threads: int) -> Iterator[_Way]:
+def _cold_starts(source: Path, work: Path, device: FilePath, threads: int) -> Iterator[tuple[FrontPlan, Path]]:
     """The cold start as it is, and with kernels of their own for later inferences where there are any."""
     plan_cold_start(source, work / "cold", device)
-    yield _Way(COLD, work / "cold", threads, ("cold-start",))
+    yield _unrun(COLD, threads, "cold-start"), work / "cold"
     if plan_cold_start(source, work / "continuous", device, continuous=True).plan.later:
-        yield _Way(CONTINUOUS, work / "continuous", threads, ("cold-start", "--continuous"))
+        yield _unrun(CONTINUOUS, threads, "cold-start", "--continuous"), work / "continuous"
 
 
-def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[_Way]:
+def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[tuple[FrontPlan, Path]]:
     """Plans for budgets from the least on, in whole MiB."""
     threads = max(1, len(processors) - 1)  # one reads
     made = {}
@@ -184,7 +174,7 @@ def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[
                     planner.write(budget, Mode.back_to_back, folder)
                     made[budget] = folder
     for budget, folder in made.items():
-        yield _Way(MEMORY, folder, threads, ("memory", "--budget", f"{budget // _MIB}MiB"), budget)
+        yield _unrun(MEMORY, threads, "memory", "--budget", f"{budget // _MIB}MiB", budget=budget), folder
 
 
 def _in_turns(made: Sequence[Callable[[int], Session]]) -> list[tuple[float, float, int]]:

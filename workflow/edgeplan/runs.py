@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -24,10 +24,21 @@ from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, ENGINE, GPU_START, MEMORY, PARTITION, PlanFolder, read_folder
 from edgeplan.runtime.native_session import NativeSession
 from edgeplan.runtime.streaming.schedules import F32, HALVES_TOLERANCE, stored_as
+from edgeplan.support.files import FilePath
 from edgeplan.support.own_process import resident
 from edgeplan.support.tensors import OF_ITS_OWN, OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, Array, checked_inputs, read_inputs
 
-Taken = TypeVar("Taken")
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from edgeplan.engines.serving import EngineSession
+    from edgeplan.gpu_start.session import GpuSession
+    from edgeplan.handover import HandoverSession
+    from edgeplan.runtime.partitioned.session import PairSession
+
+_log = logging.getLogger(__name__)
+#: Inferences of a pair whose last one is noted: the first find nothing in caches.
+_SPANS_OF = 3
 _LATE, _SLOWER = 0.5, 1.5  # share of waiting, and of what was predicted, from which on a run is told to be late
 _MB_PER_S = 1e3  # in bytes a millisecond
 
@@ -72,12 +83,8 @@ def lateness(phase: Phase, bytes_per_ms: float) -> str:
 
 
 def run_budgets(
-    session: NativeSession,
-    inputs: Mapping[str, object],
-    repeat: int,
-    budgets: Sequence[int],
-    take: Callable[[str, memoryview], Taken],
-) -> tuple[list[Phase], dict[str, Taken], InfeasibleError | None]:
+    session: NativeSession, inputs: Mapping[str, object], repeat: int, budgets: Sequence[int]
+) -> tuple[list[Phase], dict[str, bytes], InfeasibleError | None]:
     """Run by one budget after the other; one that is refused leaves the results of the others.
 
     Args:
@@ -85,14 +92,12 @@ def run_budgets(
         inputs: buffers of values, row-major, by name.
         repeat: inferences of each budget.
         budgets: bytes over idle; empty: the one that it was planned for.
-        take: see `NativeSession.run_taking`.
 
     Returns:
-        The inferences by budget, what was taken of the last outputs, and why the first of the budgets that are too small
-        was refused.
+        The inferences by budget, the last outputs, and why the first of the budgets that are too small was refused.
     """
     phases: list[Phase] = []
-    outputs: dict[str, Taken] = {}
+    outputs: dict[str, bytes] = {}
     refused: InfeasibleError | None = None
     isolated = session.fact("isolated") == 1
     for budget in budgets or (int(session.fact("budget_bytes")),):
@@ -112,7 +117,7 @@ def run_budgets(
             if isolated:
                 session.prepare_later()
             began_ns = time.perf_counter_ns()
-            outputs = session.run_taking(inputs, take)
+            outputs = session.run_taking(inputs, lambda _name, view: bytes(view))
             times.append((session.fact("ended_ns") - began_ns) / 1e6)
             waits.append(session.fact("waited_ns") / 1e6)
         ran = tuple(times), int(session.fact("bytes_read") - begun), tuple(waits)
@@ -120,20 +125,6 @@ def run_budgets(
     if refused is not None and not phases:
         raise refused
     return phases, outputs, refused
-
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from edgeplan.engines.serving import EngineSession
-    from edgeplan.gpu_start.session import GpuSession
-    from edgeplan.handover import HandoverSession
-    from edgeplan.runtime.partitioned.session import PairSession
-
-_log = logging.getLogger(__name__)
-_Path = str | PathLike[str]
-#: Inferences of a pair whose last one is noted: the first find nothing in caches.
-_SPANS_OF = 3
 
 
 class _Planned(Protocol):
@@ -203,37 +194,30 @@ class Run:
         tolerance = max(self.tolerance, HALVES_TOLERANCE) if halved else self.tolerance
         if self.difference is None or self.difference <= tolerance:
             return
-        where = f"model {Path(self.plan.made_for.model).name}"
-        if self.not_finite:
-            raise CheckError(
-                f"outputs differ from ONNX Runtime's, on inputs that are not finite ({', '.join(map(repr, self.not_finite))}): "
-                "oneDNN's activations do not pass on what is no number",
-                where=where,
-                next_step="check the plan on finite inputs; what this run gave is no answer",
-            )
         by = f"by {self.difference:.1e} of the largest magnitude" if isfinite(self.difference) else "in what is not finite"
-        if halved:
-            raise CheckError(
-                f"outputs differ from ONNX Runtime's {by}, more than {tolerance:g}: its weights are stored as {weights}",
-                where=where,
-                next_step=f"plan the model again with whole weights: edgeplan plan memory --weights {F32}",
-            )
-        raise CheckError(
-            f"outputs differ from ONNX Runtime's {by}, more than the {self.tolerance:.0e} of rounding",
-            where=where,
-            next_step="plan the model again; do not use this plan if that changes nothing",
-        )
+        if self.not_finite:
+            named = ", ".join(map(repr, self.not_finite))
+            what = f", on inputs that are not finite ({named}): oneDNN's activations do not pass on what is no number"
+            next_step = "check the plan on finite inputs; what this run gave is no answer"
+        elif halved:
+            what = f" {by}, more than {tolerance:g}: its weights are stored as {weights}"
+            next_step = f"plan the model again with whole weights: edgeplan plan memory --weights {F32}"
+        else:
+            what = f" {by}, more than the {self.tolerance:.0e} of rounding"
+            next_step = "plan the model again; do not use this plan if that changes nothing"
+        where = f"model {Path(self.plan.made_for.model).name}"
+        raise CheckError(f"outputs differ from ONNX Runtime's{what}", where=where, next_step=next_step)
 
 
 def run(
-    plan: PlanFolder | _Planned | _Path,
-    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
+    plan: PlanFolder | _Planned | FilePath,
+    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | FilePath | None = None,
     *,
     repeat: int = 1,
     budgets: Sequence[str] = (),
-    device: _Path = "",
+    device: FilePath = "",
     check: bool = False,
-    model: _Path | None = None,
+    model: FilePath | None = None,
     cold: bool = False,
     evicted: bool = False,
 ) -> Run:
@@ -348,10 +332,10 @@ def cores_of_device(plan: PlanFolder, device: str) -> tuple[int, ...]:
     return (*found.big, *found.little)
 
 
-def named_not_finite(values: Mapping[str, Any], *, say: bool = True) -> tuple[str, ...]:
+def named_not_finite(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of inputs that hold infinities or what is no number, with a warning: outputs may look like numbers."""
     found = not_finite(values)
-    if found and say:
+    if found:
         _log.warning("not finite everywhere: %s; activations may make numbers of it, so outputs may hide it", ", ".join(found))
     return found
 
@@ -377,7 +361,7 @@ def _run_budgets(
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """Run the inferences of each budget; return what `Run` holds of them, and the last outputs."""
     given = {name: np.ascontiguousarray(value).data for name, value in values.items()}
-    phases, found, refused = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
+    phases, found, refused = run_budgets(session, given, repeat, budgets)
     if refused is not None:
         _log.warning("a budget was refused: %s", refused.what)
     bytes_per_ms = session.fact("bytes_per_ms")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +12,16 @@ from typing import Annotated
 import typer
 
 from edgeplan.errors import DeviceError, ParamsError
-from edgeplan.support.files import state_folder
+from edgeplan.support.files import FilePath, state_folder
 
 VARIABLE = "EDGEPLAN_WORKSPACE"
 #: A folder a shipped device: its device file, and its predictors, distilled. And one a shipped pair, with its pair file.
 SHIPPED = Path(__file__).parent / "shipped"
 DEVICE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_DEVICES, _PAIRS, _ROWS, _RESULTS = Path("config/devices"), Path("config/pairs"), Path("data/rows"), Path("results")
+#: Of the files of devices and of pairs, below a workspace.
+DEVICE_FOLDER, PAIR_FOLDER = Path("config/devices"), Path("config/pairs")
+_FOLDERS = {"device": DEVICE_FOLDER, "pair": PAIR_FOLDER}
+_RESULTS = Path("results")
 _PAIR_NAME = "pair-"  # begins the names of all pairs, and of no device
 _PREDICTORS = "card.json"
 RULES = "rules.json"
@@ -39,57 +42,32 @@ class Workspace:
     found: bool
 
     @property
-    def devices(self) -> Path:
-        """Return the folder of the device files."""
-        return self.root / _DEVICES
-
-    @property
-    def pairs(self) -> Path:
-        """Return the folder of the pair files."""
-        return self.root / _PAIRS
-
-    @property
     def rows(self) -> Path:
         """Return the folder of the measured rows, by device."""
-        return self.root / _ROWS
+        return self.root / "data/rows"
 
     @property
     def results(self) -> Path:
         """Return the folder of the results, by device."""
         return self.root / _RESULTS
 
-    def device_files(self) -> dict[str, Path]:
-        """Return the known device files by name: the workspace's before the shipped ones."""
-        return _by_name(self.devices, pairs=False)
+    def files(self, kind: str) -> dict[str, Path]:
+        """Return the known files of a kind ("device", "pair") by name: the workspace's before the shipped ones."""
+        shipped = {p.stem: p for p in sorted(SHIPPED.glob("*/*.yaml")) if p.stem.startswith(_PAIR_NAME) == (kind == "pair")}
+        return shipped | {path.stem: path for path in sorted((self.root / _FOLDERS[kind]).glob("*.yaml"))}
 
-    def pair_files(self) -> dict[str, Path]:
-        """Return the known pair files by name: the workspace's before the shipped ones."""
-        return _by_name(self.pairs, pairs=True)
-
-    def device_path(self, name_or_path: str | Path) -> Path:
-        """Return the device file of a name, or the one at a path."""
-        return self._path("device", name_or_path, self.device_files(), self.devices)
-
-    def pair_path(self, name_or_path: str | Path) -> Path:
-        """Return the pair file of a name, or the one at a path."""
-        return self._path("pair", name_or_path, self.pair_files(), self.pairs)
-
-    def _path(self, kind: str, name_or_path: str | Path, known: Mapping[str, Path], folder: Path) -> Path:
+    def path(self, kind: str, name_or_path: FilePath) -> Path:
+        """Return the file of a kind of a name, or the one at a path."""
         if is_path(name_or_path):
             return Path(name_or_path)
-        name = str(name_or_path)
+        name, known = os.fspath(name_or_path), self.files(kind)
         if not DEVICE_NAME.fullmatch(name) or name not in known:
             raise DeviceError(
                 f"unknown {kind} {name!r}",
-                where=f"{folder}, and what the package ships" if self.found else "what the package ships",
+                where=f"{self.root / _FOLDERS[kind]}, and what the package ships" if self.found else "what the package ships",
                 next_step=f"known {kind}s: {', '.join(sorted(known))}; or name the path of a {kind} file",
             )
         return known[name]
-
-
-def _by_name(folder: Path, *, pairs: bool) -> dict[str, Path]:
-    shipped = {p.stem: p for p in sorted(SHIPPED.glob("*/*.yaml")) if p.stem.startswith(_PAIR_NAME) == pairs}
-    return shipped | {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def shipped_rules(name: str, *, where: str) -> Path:
@@ -105,9 +83,9 @@ def shipped_rules(name: str, *, where: str) -> Path:
     return path
 
 
-def is_path(name_or_path: str | Path) -> bool:
+def is_path(name_or_path: FilePath) -> bool:
     """Say whether a device is given by the path of its file rather than by name."""
-    text = str(name_or_path)
+    text = os.fspath(name_or_path)
     return text.endswith((".yaml", ".yml")) or os.sep in text
 
 
@@ -149,7 +127,7 @@ def _upwards() -> Iterator[Path]:
 
 def _is_workspace(folder: Path) -> bool:
     try:
-        return (folder / _DEVICES).is_dir() or any((folder / _RESULTS).glob(f"*/predictors/{_PREDICTORS}"))
+        return (folder / DEVICE_FOLDER).is_dir() or any((folder / _RESULTS).glob(f"*/predictors/{_PREDICTORS}"))
     except OSError:  # it may not be looked into
         return False
 

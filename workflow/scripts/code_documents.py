@@ -13,7 +13,7 @@ from textwrap import fill
 from typing import Any
 
 from edgeplan.chapters.registry import Params
-from edgeplan.comparing.result import comparison_schema
+from edgeplan.comparing.result import COMPARISON
 from edgeplan.graph.onnx.contents import BEFORE_FUSION, TRANSPARENT
 from edgeplan.graph.onnx.functions import WRITTEN
 from edgeplan.graph.operators.registry import SPECS
@@ -71,7 +71,7 @@ def schema(name: str) -> str:
 SCHEMAS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "params": Params.model_json_schema,  # descriptions are the docstrings of the models
     "worker": schema_of_lines,
-    "comparison": comparison_schema,
+    "comparison": COMPARISON.json_schema,
 }
 if __name__ == "__main__":
     if sys.argv[1:] == ["operators"]:

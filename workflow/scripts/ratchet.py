@@ -11,8 +11,8 @@ import re
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -34,22 +34,24 @@ def _leaves(value: object) -> int:
     return sum(map(_leaves, value.values())) if isinstance(value, dict) else 1
 
 
-def sizes(root: Path, names: list[str]) -> Counter[str]:
+def _counts(name: str) -> bool:
+    """Tell whether a file is looked at."""
+    coded = name.partition("/")[0] in _PARTS and Path(name).suffix in {*_NATIVE, ".py"}
+    return coded or name in ("params.yaml", str(REASONS))
+
+
+def sizes(texts: Mapping[str, str]) -> Counter[str]:
     """Count what a tree has: lines and files of each part, params, and declarations of the package."""
-    found: Counter[str] = Counter()
-    for name in names:
-        path = root / name
-        part, native = name.partition("/")[0], path.suffix in _NATIVE
-        if part not in _PARTS or not (native or path.suffix == ".py") or not path.is_file():
+    found: Counter[str] = Counter(params=_leaves(yaml.safe_load(texts["params.yaml"])) if "params.yaml" in texts else 0)
+    for name, text in texts.items():
+        part, native = name.partition("/")[0], Path(name).suffix in _NATIVE
+        if not (native or name.endswith(".py")):
             continue
-        text = path.read_text(encoding="utf-8")
         found["lines of C" if native else f"lines of {part}"] += text.count("\n")
         found[f"files of {part}"] += 1
         if name.startswith("workflow/edgeplan/"):
             for what, pattern in _DECLARED.items():
                 found[what] += len(re.findall(pattern, text))
-    params = root / "params.yaml"
-    found["params"] = _leaves(yaml.safe_load(params.read_text(encoding="utf-8"))) if params.is_file() else 0
     return found
 
 
@@ -87,21 +89,14 @@ def main() -> int:
         sys.stdout.write("sizes are not compared: no git, or no earlier commit, here\n")
         return 0
     names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").decode().split("\0")
-    with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as file:
-            if hasattr(tarfile, "data_filter"):  # Python 3.11.4
-                file.extractall(folder, filter="data")
-            else:
-                file.extractall(folder)  # noqa: S202  git has made it
-        earlier = Path(folder)
-        before = sizes(earlier, [str(path.relative_to(earlier)) for path in earlier.rglob("*")])
-        texts = [root / REASONS for root in (earlier, ROOT)]
-        old, new = (path.read_text(encoding="utf-8") if path.is_file() else "" for path in texts)
-    after = sizes(ROOT, names)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as file:
+        earlier = {one.name: (file.extractfile(one) or io.BytesIO()).read().decode() for one in file if _counts(one.name)}
+    now = {name: (ROOT / name).read_text(encoding="utf-8") for name in names if _counts(name) and (ROOT / name).is_file()}
+    before, after = sizes(earlier), sizes(now)
     for name in sorted({*before, *after}):
         sys.stdout.write(f"{after[name]:>8}  {name} ({after[name] - before[name]:+})\n")
     try:
-        grown = rises(before, after, reasons(old, new))
+        grown = rises(before, after, reasons(earlier.get(str(REASONS), ""), now.get(str(REASONS), "")))
     except ValueError as error:
         grown = [str(error)]
     sys.stderr.writelines(f"error: {line}\n" for line in grown)

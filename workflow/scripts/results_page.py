@@ -21,8 +21,8 @@ import yaml
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS as COLD_BARS
 from edgeplan.chapters.memory.evaluation.page import BARS as MEMORY_BARS
 from edgeplan.chapters.memory.evaluation.page import FIRST as MEMORY_FIRST
-from edgeplan.chapters.partition.eop.page import BARS as EOP_BARS
 from edgeplan.chapters.partition.evaluation.checked_page import ASKED
+from edgeplan.chapters.partition.evaluation.eop_page import BARS as EOP_BARS
 from edgeplan.chapters.partition.evaluation.page import BARS as PARTITION_BARS
 from edgeplan.chapters.partition.evaluation.page import FURTHER as PARTITION_FURTHER
 from edgeplan.chapters.prediction.evaluation.page import bars as prediction_bars
@@ -75,7 +75,8 @@ class Results:
 
     def table(self, device: str, name: str) -> list[dict[str, str]]:
         """A table of a device, wherever below its folder it lies."""
-        with self._only(device, f"{name}.csv").open(newline="") as lines:
+        path = min((self._folder / device).rglob(f"{name}.csv"), key=lambda path: (len(path.parts), path))
+        with path.open(newline="") as lines:
             return list(csv.DictReader(lines))
 
     def environments(self, target: str) -> Mapping[str, Any]:
@@ -84,10 +85,6 @@ class Results:
         folders |= {name: name for name in ("cold_gpu", "memory", "partition", "partition/checked", "partition/eop")}
         found = {stage: self._folder / target / name / "environment.json" for stage, name in folders.items()}
         return {name: json.loads(path.read_text()) for name, path in found.items() if path.is_file()}
-
-    def _only(self, device: str, name: str) -> Path:
-        (path,) = sorted((self._folder / device).rglob(name), key=lambda path: len(path.parts))[:1]
-        return path
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1) -> str:

@@ -1,7 +1,7 @@
 // Prices schedules of cold starts whose weights are on the disk, and improves them by single changes.
 //
-// Called by edgeplan's planning/local_search.py. The order of events is that of
-// planning/machine.py, which tells what happens when and is too slow to search with.
+// Called by edgeplan's planning/optimal.py. The order of events is as planning/machine.py says it;
+// a test simulates it.
 #include "../base.h"
 
 #include <limits>

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,24 +24,31 @@ from edgeplan.chapters.cold_start.measuring.runs import (
     plan_runs,
     result_frame,
 )
+from edgeplan.engines.base import random_inputs
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.description import named_object
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_files
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import worker
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareJob, PrepareResult, RunJob, RunResult
-from edgeplan.measurement.process.starts import prepare_offline, run_cold
+from edgeplan.measurement.process.starts import prepare_offline, prepared_plan, run_cold
 from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.measurement.settings import TimeBudget
+from edgeplan.planning.document import Plan
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.native_session import open_session
+from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.support.files import stamp
 from edgeplan.support.workers import ColdRunError
 from edgeplan.testing.engines import own_modules
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 LANE = "processes"  # see tests/conftest.py
+
 KNOBS = ColdSettings(settings=("onnxruntime", "onnxruntime-prepacked"), threads=(1, 2), repeats=3)
 ARTEFACT = Artefact(main=Path("m"), files=(Path("m"),))
 
@@ -113,36 +122,6 @@ def test_rows_have_the_schema_and_runs_that_do_not_count_say_why(name: str, chan
     assert (row["warm_min_ms"], row["warm_median_ms"], row["prepare_ms"], row["interference"]) == (2.0, 3.0, 7.0, 1.5)
 
 
-@pytest.mark.long
-def test_beyond_the_budget_only_what_must_be_is_prepared_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engines are real, and so is the time: none."""
-    monkeypatch.setattr("edgeplan.measurement.lock.lock_path", lambda: tmp_path / "lock")
-    b = GraphBuilder("tiny", (1, 4, 8, 8))
-    path = save_onnx(b.build(b.relu(b.conv(b.input, 4, 3))), tmp_path / "tiny.onnx")
-    model = ColdModel("tiny", path, {"input": (1, 4, 8, 8)})
-    knobs = ColdSettings(settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), repeats=2, warm_runs=1)
-    store, journal, over = ArtefactStore(tmp_path / "store"), tmp_path / "runs.jsonl", TimeBudget(0.0)
-
-    def must(run: PlannedRun) -> bool:
-        return (run.setting, run.repeat) == ("onnxruntime", 0)
-
-    found = measure_runs([model], knobs, store, journal, budget=over, must=must)
-    made = found.runs[found.runs["reason"] == ""]
-    assert made[["setting", "repeat"]].to_numpy().tolist() == [["onnxruntime", 0]] * 2  # in both states
-    told = found.runs.set_index("setting")["reason"]
-    assert "the time for measuring cold starts was over" in told["onnxruntime-optimised"]
-    assert found.left_out == 2 + 2  # the second repeat, and two probes of the disk
-    assert not list(tmp_path.glob("store/*optimised*/prepared.json"))
-    again = measure_runs([model], knobs, store, journal, budget=over, must=lambda _run: False)
-    assert (again.runs["reason"] == "").sum() == len(made)  # what is known is given, whatever the time
-    whole = measure_runs([model], knobs, store, journal)
-    assert whole.left_out == 0
-    assert whole.runs["reason"].tolist() == [""] * 8
-    hurried = measure_runs([model], knobs, store, tmp_path / "other.jsonl", budget=over, must=lambda _run: False)
-    assert set(hurried.runs["setting"]) == {"onnxruntime", "onnxruntime-optimised"}  # prepared before, and never run
-    assert hurried.runs["cold_ms"].isna().all()
-
-
 INPUTS = {"input": (1, 3, 32, 32)}
 STOCK = sorted(name for name, known in SETTINGS.items() if known.stock)
 
@@ -186,7 +165,8 @@ def test_a_crashing_worker_gives_one_clear_error(model: Path) -> None:
 
 
 def test_eviction_shows_in_the_bytes_a_run_reads(model: Path) -> None:
-    cached, evicted = (run_cold(_job(model, cpus=(0,), state=state)) for state in ("cached", "evicted"))
+    cached, evicted = (run_cold(_job(model, cpus=(0,), state=state, usual_us=1e9)) for state in ("cached", "evicted"))
+    assert 0 < cached.interference < 1e-3, "it was asked to look at its processors"
     assert (cached.cached_before, cached.state_reached) == (1.0, True)
     if not evicted.state_reached:
         pytest.skip("this file system keeps its pages")
@@ -196,18 +176,18 @@ def test_eviction_shows_in_the_bytes_a_run_reads(model: Path) -> None:
     assert evicted.minor_faults > 0
 
 
-def test_a_run_that_is_asked_to_looks_at_its_processors(model: Path) -> None:
-    assert 0 < run_cold(_job(model, cpus=(0,), usual_us=1e9)).interference < 1e-3
-    assert run_cold(_job(model, cpus=(0,))).interference == 1.0, "not asked"
-
-
-def test_a_killed_worker_names_its_signal(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_names_its_signal_and_one_that_hangs_is_ended(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # an engine that dies in native code: a module of its name that ends its own process
     (tmp_path / "onnxruntime.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ColdRunError, match="was ended by SIGSEGV") as caught:
         run_cold(_job(model))
     assert "\n" not in caught.value.reason
+    monkeypatch.undo()
+    with pytest.raises(ColdRunError, match=r"no result within 0\.01 s"):
+        run_cold(_job(model, warm_runs=100_000), timeout_seconds=0.01)
 
 
 def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp_path: Path) -> None:
@@ -222,7 +202,7 @@ def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp
 def test_what_is_started_once_gets_inputs_of_the_types_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = save_workload(WORKLOADS["lstm"](), tmp_path / "lstm.onnx", 0)
     monkeypatch.setattr(worker, "setting", lambda name: replace(SETTINGS[name], starts_once=True))
-    job = PrepareJob(setting="onnxruntime", threads=1, model=tokens, folder=tmp_path, **inputs_of(tokens).fields())
+    job = PrepareJob(setting="onnxruntime", threads=1, model=tokens, folder=tmp_path, **inputs_of(tokens))
     assert not worker.prepare(job).reason
 
 
@@ -260,31 +240,42 @@ def test_stock_settings_agree_with_onnxruntime_and_find_the_files_that_a_model_n
         assert own_modules(setting, prepared.artefact, INPUTS, tmp_path) == []
 
 
-def test_a_process_that_hangs_is_ended(model: Path) -> None:
-    with pytest.raises(ColdRunError, match=r"no result within 0\.01 s"):
-        run_cold(_job(model, warm_runs=100_000), timeout_seconds=0.01)
-
-
 @pytest.mark.long
-def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -> None:
-    knobs = ColdSettings(
-        settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), states=("cached",), repeats=2, warm_runs=1
-    )
-    store, journal = ArtefactStore(tmp_path / "store"), tmp_path / "journal.jsonl"
+def test_beyond_the_budget_only_what_must_be_is_run_and_a_measuring_goes_on_where_it_was_killed(
+    model: Path, tmp_path: Path
+) -> None:
+    """The engines are real, and so is the time: none."""
+    knobs = ColdSettings(settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), repeats=2, warm_runs=1)
+    store, journal, over = ArtefactStore(tmp_path / "store"), tmp_path / "runs.jsonl", TimeBudget(0.0)
     models = [ColdModel("tiny", model, INPUTS)]
-    first = measure_runs(models, knobs, store, journal)
-    assert first.runs["reason"].tolist() == [""] * 4
-    assert len(first.bandwidth) == 2
-    whole = journal.read_bytes()
-    journal.write_bytes(whole[:-40])  # killed while writing the last line
-    started: list[PlannedRun] = []
-    again = measure_runs(models, knobs, store, journal, lambda run, _done, _of: started.append(run))
-    assert len(started) == 6
-    assert journal.read_bytes().count(b"\n") == whole.count(b"\n")
-    kept = again.runs["cold_ms"].tolist()[:3]
-    assert kept == first.runs["cold_ms"].tolist()[:3]
+
+    def must(run: PlannedRun) -> bool:
+        return (run.setting, run.repeat) == ("onnxruntime", 0)
+
+    found = measure_runs(models, knobs, store, journal, budget=over, must=must)
+    made = found.runs[found.runs["reason"] == ""]
+    assert made[["setting", "repeat"]].to_numpy().tolist() == [["onnxruntime", 0]] * 2  # in both states
+    told = found.runs.set_index("setting")["reason"]
+    assert "the time for measuring cold starts was over" in told["onnxruntime-optimised"]
+    assert found.left_out == 2 + 2  # the second repeat, and two probes of the disk
+    assert not list(tmp_path.glob("store/*optimised*/prepared.json"))
+    again = measure_runs(models, knobs, store, journal, budget=over, must=lambda _run: False)
+    assert (again.runs["reason"] == "").sum() == len(made)  # what is known is given, whatever the time
+    whole = measure_runs(models, knobs, store, journal)
+    assert whole.left_out == 0
+    assert whole.runs["reason"].tolist() == [""] * 8
+    assert len(whole.bandwidth) == 2
+    hurried = measure_runs(models, knobs, store, tmp_path / "other.jsonl", budget=over, must=lambda _run: False)
+    assert set(hurried.runs["setting"]) == {"onnxruntime", "onnxruntime-optimised"}  # prepared before, and never run
+    assert hurried.runs["cold_ms"].isna().all()
+
+    written = journal.read_bytes()
+    journal.write_bytes(written[:-40])  # killed while writing the last line
+    resumed = measure_runs(models, knobs, store, journal)
+    assert journal.read_bytes().count(b"\n") == written.count(b"\n")
+    assert len(set(resumed.runs["measured_at"]) - set(whole.runs["measured_at"])) <= 1, "one alone was made again"
     more = measure_runs(models, knobs.model_copy(update={"warm_runs": 2}), store, journal)  # never mixed in
-    assert set(more.runs["measured_at"]).isdisjoint(again.runs["measured_at"])
+    assert set(more.runs["measured_at"]).isdisjoint(resumed.runs["measured_at"])
 
 
 def test_what_cannot_run_is_a_row_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,3 +293,93 @@ def test_what_cannot_run_is_a_row_with_a_reason(tmp_path: Path, monkeypatch: pyt
     reasons = results.runs.set_index("setting")["reason"]
     assert reasons["onnxruntime"] == ""
     assert "pnnx" in reasons["ncnn"] or "not installed" in reasons["ncnn"]
+
+
+_SMALL = {"input": (1, 3, 40, 40)}
+
+
+def _graph() -> Graph:
+    b = GraphBuilder("small", _SMALL["input"])
+    x = b.conv_bn(b.input, 32, 3, 2)
+    for channels in (32, 64, 64, 128):
+        x = b.concat([b.conv_bn(x, channels, 1), b.conv_bn(x, channels, 3)])
+    return b.build(b.fc(b.flatten(b.gap(x)), 100))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_onnx(_graph(), tmp_path_factory.mktemp("model") / "small.onnx")
+
+
+def _planned(dnnl: Dnnl, planned: Callable[..., Plan], small: Path, folder: Path) -> Path:
+    plan = planned(small, _graph(), sources=("cached_mmap", "cached_read", "raw"), widen_from=9)
+    return build_plan_folder(dnnl, small, plan, folder)
+
+
+@pytest.fixture(scope="module")
+def folder(dnnl: Dnnl, planned: Callable[..., Plan], small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan, only to be read."""
+    return _planned(dnnl, planned, small, tmp_path_factory.mktemp("planned") / "plan")
+
+
+def test_a_plan_is_measured_beside_the_others(folder: Path, small: Path, tmp_path: Path) -> None:
+    knobs = ColdSettings(settings=("edgeplan",), threads=(2,), repeats=1, warm_runs=2)
+    ready = {("small", "edgeplan", 2): prepared_plan(folder)}
+    models = [ColdModel("small", small, _SMALL)]
+    runs = measure_runs(models, knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j.jsonl", ready=ready).runs
+    assert runs["reason"].tolist() == [""] * 2
+    assert (runs["output_error"] < 1e-4).all()
+
+
+@pytest.mark.parametrize("setting", by_day(["edgeplan-fixed", "edgeplan-continuous"]))
+def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
+    artefact = prepared_plan(folder).artefact
+    values = {"threads": 2, "artefact": artefact, "inputs": _SMALL, "state": "cached", "warm_runs": 3}
+    plain, other = (run_cold(RunJob.model_validate(values | {"setting": name})) for name in ("edgeplan", setting))
+    assert (other.reason, len(other.warm_ms)) == ("", 3)
+    assert other.output_digest == plain.output_digest
+    assert {"open", "read", "create", "transform", "execute"} <= set(plain.stages_ms)
+    assert min(plain.stages_ms.values()) > 0
+
+
+def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path) -> None:
+    """What is not named would stay in memory where the page cache is said to be evicted."""
+    named = set(prepared_plan(folder).artefact.files)
+    with open_session(folder) as session:
+        session.run(random_inputs(_graph()))
+        held = {Path(place) for place in map(os.path.realpath, Path("/proc/self/fd").iterdir())}
+        mapped = {Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines()}
+    mine = {p for p in held | mapped if p.is_relative_to(folder.resolve()) or p.suffix == ".onnx"}
+    assert {p.name for p in mine} == {"program.bin", "weights.cache", "small.onnx"}
+    assert mine <= named
+
+
+def test_a_run_without_its_cache_or_of_another_model_says_so(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> None:
+    own = _planned(dnnl, planned, save_onnx(_graph(), tmp_path / "small.onnx"), tmp_path / "plan")
+    values = {"setting": "edgeplan", "threads": 2, "inputs": _SMALL, "state": "cached"}
+    job, cache = RunJob.model_validate(values | {"artefact": prepared_plan(own).artefact}), own / "weights.cache"
+    assert run_cold(job).cold_ms is not None
+    whole = cache.read_bytes()
+    content = bytearray(whole)
+    content[-5000] ^= 1
+    for path, bad, told in (
+        (cache, content, "damaged"),
+        (cache, whole, "its weights were checked"),
+        (tmp_path / "small.onnx", b"another model", "the model changed since the plan was made"),  # see test_model_stamps.py
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(ColdRunError, match=told):
+            run_cold(job)
+
+
+def test_plans_are_not_made_by_the_worker(small: Path, tmp_path: Path) -> None:
+    job = PrepareJob(setting="edgeplan", threads=2, model=small, inputs=_SMALL, folder=tmp_path)
+    assert "edgeplan plan cold-start" in prepare_offline(job).reason
+
+
+def test_versions_follow_the_plan(dnnl: Dnnl, planned: Callable[..., Plan], small: Path, tmp_path: Path) -> None:
+    graph = _graph()
+    one, other = (
+        prepared_plan(build_plan_folder(dnnl, small, planned(small, graph, widen_from=w), tmp_path / str(w))) for w in (0, 5)
+    )
+    assert one.engine_version != other.engine_version

@@ -14,13 +14,14 @@ from typing import Any
 import pandas as pd
 import pytest
 from shipped_params import PARAMS_FILE
+from streamed_models import memory_settings
 
 from edgeplan.chapters.memory import turns as taking_turns
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.folders import RunCores
-from edgeplan.chapters.memory.measuring import KILLED, Needs, RowsPart, frugal, parts_of
+from edgeplan.chapters.memory.measuring import KILLED, RowsPart, frugal, parts_of
 from edgeplan.chapters.memory.plan import MemoryPlanned
-from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
+from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.single_layers import LAYERS, single_layers
 from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.memory.studies import ON_DEMAND, ModelBench, StudiedModel, same_memory
@@ -40,10 +41,9 @@ ROOT = Path(__file__).parents[3]
 def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory, wide: Path, cores: RunCores) -> ModelBench:
     """A small model on the bench, with a stock engine that was measured; what one test planned serves the others."""
     assert dnnl.info.version  # where the library is not there, nothing can be planned
-    settings = MemorySettings(
-        devices=["cpu-onednn"], models=("vgg19",), settings=("onnxruntime",), shares=(0.5,), threads=1, runs=3, alternations=2,
-        slowed_beside=("onnxruntime",), frugal_settings=("onnxruntime", "onnxruntime-offline", "edgeplan-mapped", "edgeplan"),
-        frugal_mib=(1.0, 64.0), single_layers=("conv3x3-64-14x14", "fc-512-512"),
+    settings = memory_settings(
+        alternations=2, slowed_beside=("onnxruntime",), single_layers=("conv3x3-64-14x14", "fc-512-512"),
+        frugal_settings=("onnxruntime", "onnxruntime-offline", "edgeplan-mapped", "edgeplan"), frugal_mib=(1.0, 64.0),
     )  # fmt: skip
     work = tmp_path_factory.mktemp("bench") / "wide"
     subject = StudiedModel("wide", work / "wide.onnx", work, cores, settings)
@@ -61,7 +61,6 @@ def made(bench: ModelBench) -> MemoryPlanned:
 def test_a_plan_and_all_weights_in_memory_take_turns_in_one_session(bench: ModelBench, made: MemoryPlanned) -> None:
     turns = in_turns(made.candidate, made.document.model_dump(), bench.planner.programs, 3)
     assert len(turns.turns) == 3
-    assert {turn.session for turn in turns.turns} == {0}
     assert len(turns.digests) == 1, "outputs are those with all weights in memory"
     assert turns.peak > made.run.peak_over_idle, "all weights were in memory meanwhile"
     for turn in turns.turns:
@@ -74,11 +73,11 @@ def test_a_plan_and_all_weights_in_memory_take_turns_in_one_session(bench: Model
 
 
 def test_sessions_end_once_the_median_is_known() -> None:
-    turns = [Turn(ms, 10.0, 10.0, 0.0, 3.0, 1.0, 1.0, 0) for ms in (10.1, 10.12, 10.13, 10.14, 10.15)]
+    turns = [Turn(ms, 10.0, 10.0, 0.0, 3.0, 1.0, 1.0) for ms in (10.1, 10.12, 10.13, 10.14, 10.15)]
     assert known(turns, 0.01)
     assert not known(turns, 0.001)
     assert not known(turns[:4], 0.01), "of so few nothing is known"
-    assert not known([*turns[:4], replace(turns[4], plan_ms=20.0)], 0.01)
+    assert not known([*turns[:4], replace(turns[4], median_ms=20.0)], 0.01)
     assert median_ends(5, 0.04) == (0, 4)
     low, high = median_ends(15, 0.04) or (0, 0)
     assert 0 < low < 7 < high < 14
@@ -219,10 +218,6 @@ def test_the_parts_of_a_model_have_names_of_their_own_and_those_of_bars_come_fir
     assert changed == {"adapted"}, "nothing else rests on it"
 
 
-class _Stopped(BaseException):
-    """Stands for a signal."""
-
-
 def test_a_stage_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = load_params(PARAMS_FILE)
     assert isinstance(params, MemoryParams)
@@ -234,17 +229,17 @@ def test_a_stage_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypat
     def part(name: str, rows: int) -> RowsPart:
         def measure(_bench: ModelBench) -> Iterator[dict[str, Any]]:
             if name == "second" and stops:
-                raise _Stopped
+                raise KeyboardInterrupt
             measured.append(name)
             yield from ({"case": name, "place": k} for k in range(rows))
 
-        return RowsPart(name, measure, Needs(1, 0))
+        return RowsPart(name, measure, 1, 0)
 
     monkeypatch.delenv(stage.STORED_ROWS_ONLY, raising=False)
     monkeypatch.setattr(stage, "parts_of", lambda *_: (part("first", 2), part("empty", 0), part("second", 1)))
     where = {"device": ROOT / "config/devices/cpu-onednn.yaml", "rows": tmp_path / "rows", "work": tmp_path / "work"}
     where |= {"runs": tmp_path / "runs.parquet", "environment_path": tmp_path / "environment.json"}
-    with pytest.raises(_Stopped):
+    with pytest.raises(KeyboardInterrupt):
         stage.measure_memory(params, **where)
     assert measured == ["first", "empty"]
     assert not (tmp_path / "runs.parquet").exists()

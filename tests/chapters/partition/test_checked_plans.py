@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -17,38 +16,23 @@ import numpy as np
 import onnxruntime as ort
 import pandas as pd
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from partition_frames import opened_here, write_workspace
-from shipped_params import PARAMS_FILE
+from partition_frames import opened_here, partition_params, write_workspace
 from typer.testing import CliRunner
 
+from edgeplan.chapters.partition.checked import own_sweep
 from edgeplan.chapters.partition.checked import planning as planning_module
 from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_turn
-from edgeplan.chapters.partition.checked.own_sweep import (
-    Moving,
-    OwnTimes,
-    first_end,
-    last_end,
-    next_end,
-    own_costs,
-    own_times,
-    shifted,
-    twins,
-)
+from edgeplan.chapters.partition.checked.own_sweep import Moving, OwnTimes, own_costs, own_times
 from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, OpenedPlan, fastest_right
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
-from edgeplan.chapters.partition.measuring.opened import Opened, identities
-from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER, PartitionRows
+from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.planned import write_folder
-from edgeplan.chapters.partition.settings import PartitionParams
-from edgeplan.chapters.partition.stages import partition_checked
 from edgeplan.chapters.partition.stages.partition_checked import measure_checked
 from edgeplan.cli import app
 from edgeplan.cuda.driver import Driver
-from edgeplan.devices.pairs import load_pair
 from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.engines.serving import EngineSession
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, ModelError
@@ -63,7 +47,6 @@ from edgeplan.runtime.partitioned.build import PairCheck, PairPrediction, PairSc
 from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.partitioned.sections import Extent
 from edgeplan.runtime.partitioned.session import PairSession
-from edgeplan.support.machine import machine_kind
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.support.tensors import relative_error
 
@@ -81,23 +64,14 @@ def test_the_fastest_way_has_its_margin_and_interval() -> None:
     machine = rng.uniform(1.0, 2.0, 15)  # what all ways meet alike
     found = fastest({"all cores": 10 * machine, "cpu": 20 * machine, "planned": 8 * machine})
     assert (found.way, found.next_best) == ("planned", "all cores")
-    assert found.margin == pytest.approx(1.25)
-    assert found.low == pytest.approx(1.25)
-    assert found.high == pytest.approx(1.25)
+    assert [found.margin, found.low, found.high] == pytest.approx([1.25] * 3)
     assert found.median_ms["cpu"] == pytest.approx(20 * np.median(machine))
-
-
-def test_of_equally_fast_ways_the_simplest_is_taken_and_one_alone_has_no_margin() -> None:
-    found = fastest({"cpu": [5.0, 6.0, 7.0], "planned": [5.0, 6.0, 7.0]})
-    assert (found.way, found.next_best, found.margin) == ("cpu", "planned", 1.0)
+    equal = fastest({"cpu": [5.0, 6.0, 7.0], "planned": [5.0, 6.0, 7.0]})
+    assert (equal.way, equal.next_best, equal.margin) == ("cpu", "planned", 1.0), "the simplest"
     alone = fastest({"cpu": [5.0]})
     assert (alone.way, alone.next_best, alone.margin, alone.low) == ("cpu", "", 1.0, 1.0)
-
-
-def test_noise_opens_the_interval_around_the_margin() -> None:
-    rng = np.random.default_rng(5)
-    found = fastest({"cpu": 10 * rng.uniform(1, 1.5, 15), "planned": 9.9 * rng.uniform(1, 1.5, 15)})
-    assert found.low < 1.0 < found.high
+    noisy = fastest({"cpu": 10 * rng.uniform(1, 1.5, 15), "planned": 9.9 * rng.uniform(1, 1.5, 15)})
+    assert noisy.low < 1.0 < noisy.high
 
 
 def test_ways_without_hope_are_given_up_and_keep_their_median() -> None:
@@ -128,9 +102,9 @@ def test_a_way_that_was_lucky_in_one_process_is_not_chosen_for_it() -> None:
 
 @given(extents, times, times)
 def test_a_block_goes_to_who_waited_and_both_keep_something(extent: Extent, cpu: float, gpu: float) -> None:
-    for end in range(extent.unit, last_end(extent) + 1, extent.unit):
-        after = shifted(extent, end, (cpu, gpu))
-        assert extent.unit <= after <= last_end(extent)
+    for end in range(extent.unit, own_sweep.last_end(extent) + 1, extent.unit):
+        after = own_sweep.shifted(extent, end, (cpu, gpu))
+        assert extent.unit <= after <= own_sweep.last_end(extent)
         assert abs(after - end) in (0, extent.unit)
         assert (after - end) * (gpu - cpu) >= 0
 
@@ -144,21 +118,20 @@ def test_measuring_on_comes_to_an_end_at_the_even_split(extent: Extent, cpu_rate
 
     whole = (extent.size / cpu_rate, extent.size / gpu_rate)
     known: dict[int, tuple[float, float]] = {}
-    while (end := next_end(extent, whole, known)) is not None:
+    while (end := own_sweep.next_end(extent, whole, known)) is not None:
         assert end not in known
         known[end] = parts(end)
         assert len(known) <= 4
-    every = range(extent.unit, last_end(extent) + 1, extent.unit)
+    every = range(extent.unit, own_sweep.last_end(extent) + 1, extent.unit)
     best = min(max(parts(end)) for end in every)
     assert min(max(one) for one in known.values()) == pytest.approx(best, rel=0.05)
-    assert first_end(extent, whole) in known
 
 
 def test_what_cannot_gain_is_not_measured_on() -> None:
     extent = Extent(64, 16)
-    assert next_end(extent, (1.0, 1.0), {32: (2.0, 1.9)}) is None, "half of it takes longer than all"
-    assert next_end(Extent(16, 16), (1.0, 1.0), {}) is None, "one block"
-    assert next_end(extent, (1.0, 1.0), {32: (np.inf, np.inf)}) is None, "the GPU has no kernel of its part"
+    assert own_sweep.next_end(extent, (1.0, 1.0), {32: (2.0, 1.9)}) is None, "half of it takes longer than all"
+    assert own_sweep.next_end(Extent(16, 16), (1.0, 1.0), {}) is None, "one block"
+    assert own_sweep.next_end(extent, (1.0, 1.0), {32: (np.inf, np.inf)}) is None, "the GPU has no kernel of its part"
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +151,7 @@ def subject(model: Path) -> SweptModel:
 
 
 def test_steps_that_differ_in_names_alone_are_twins(subject: SweptModel) -> None:
-    found = twins(subject.lowered, subject.layouts)
+    found = own_sweep.twins(subject.lowered, subject.layouts)
     convolutions = [k for k, step in enumerate(subject.lowered.steps) if step.kind == "conv"]
     inner = [found[k] for k in convolutions[1:3]]
     assert inner == [inner[0]] * 2
@@ -216,19 +189,14 @@ def test_a_model_is_swept_where_it_runs(pair: Opened, subject: SweptModel) -> No
     assert set(found.whole) == set(found.twin)
     assert min(ms for both in found.whole.values() for ms in both) >= 0
     assert any(found.splits.values()), "layers were split"
-    assert min(found.beyond.step) >= 0
+    assert min(found.step_ms) >= 0
     costs = own_costs(found, names=pair.names, handshake_ms=0.002)
     for step, places in zip(costs.costs.steps, costs.assigned, strict=True):
         assert len(step.options) == len(places)
         assert [isinstance(place, Split) for place in places] == [option.kind == SPLIT for option in step.options]
-
-
-@needs_a_pair
-def test_no_split_is_measured_where_handing_over_takes_longer(pair: Opened, subject: SweptModel) -> None:
-    found = own_times(pair, subject, hand_over_ms=1e3, runs=2)
-    assert not found.splits
-    assert not any(found.dimension)
-    costs = own_costs(found, names=pair.names, handshake_ms=1e3)
+    apart = own_times(pair, subject, hand_over_ms=1e3, runs=2)
+    assert not apart.splits, "handing over takes longer"
+    costs = own_costs(apart, names=pair.names, handshake_ms=1e3)
     assert {place for places in costs.assigned for place in places} <= {0, 1}
 
 
@@ -265,12 +233,10 @@ def test_the_stage_plans_once_and_runs_plans_again_later(
 ) -> None:
     """Ways and later runs are stored; where nothing may be measured they are found, and so is a pair without later runs."""
     del pair  # only whether it is there
-    document = yaml.safe_load(PARAMS_FILE.read_text())
     small = {"checked_models": ["squeezenet"], "checked_turns": 1, "settings": [], "checked_later_seconds": 0.1}
 
     def run_stage(**changes: object) -> tuple[pd.DataFrame, pd.DataFrame]:
-        document["partition"] |= small | changes
-        params = PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
+        params = partition_params(**small | changes)
         path = workspace / "config/pairs/pair-pocl.yaml"
         measure_checked(params, pair_path=path, rows=tmp_path / "rows", work=tmp_path / "work", measured=tmp_path / "measured")
         return tuple(pd.read_parquet(tmp_path / f"measured/{name}.parquet") for name in ("checked", "later"))  # type: ignore[return-value]
@@ -301,93 +267,6 @@ def test_the_stage_plans_once_and_runs_plans_again_later(
     assert (len(told["machines"]), told["machine"]) == (2, "another machine")
     assert set(elsewhere[0]["machine"]) == {[*told["machines"]][1]}, "of the other one"
     assert (told["asked"], told["second_on_cores"]) == (["squeezenet"], True)
-
-
-def test_rows_of_several_days_say_so() -> None:
-    assert partition_checked.days(pd.Series([3 * 86400.0, 5.0, 86400.0])) == "1970-01-01 to 1970-01-04"
-    assert partition_checked.days(pd.Series([5.0, 86000.0])) == "1970-01-01"
-
-
-def _known_rows(over_low: float) -> pd.DataFrame:
-    own = {"way": "cpu", "median_ms": 1.0, "chosen": 1.0, "over_low": over_low, "reason": ""}
-    return pd.DataFrame([own]).reindex(columns=[*CHECKED["checked"], *LATER["checked"]])
-
-
-def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that was slower, models that this machine knows nothing of, the others; a budget ends that, and all rows stay."""
-    document = yaml.safe_load(PARAMS_FILE.read_text())
-    names = ["resnet18", "vgg16", "alexnet", "googlenet", "mobilenetv2"]
-    document["partition"] |= {"checked_models": names, "checked_seconds": 0.3, "checked_fully": ["pair-pocl"]}
-    params = PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
-    pair = load_pair(ROOT / "config/pairs/pair-pocl.yaml")
-    monkeypatch.setattr(partition_checked, "recurrent_variants", lambda: {"LSTM layers 2": None})
-    measured: list[str] = []
-
-    def planned(_: partition_checked._Run, name: str) -> pd.DataFrame:
-        measured.append(name)
-        time.sleep(0.3)
-        return _known_rows(0.9)
-
-    monkeypatch.setattr(partition_checked._Run, "_planned", planned)
-    monkeypatch.setattr(partition_checked._Run, "_is_due", lambda *_: False)
-
-    def run_stage() -> tuple[list[str], pd.DataFrame]:
-        stores = {name: PartitionRows(tmp_path, [name], CHECKED, partition_checked.PROTOCOL) for name in ("here", "there")}
-        stage = partition_checked._Run(pair, params, stores, tmp_path / "work")
-        for where, name, protocol, slow in (
-            ("there", "resnet18", partition_checked.PROTOCOL.name, 1.1),
-            ("here", "vgg16", partition_checked.PROTOCOL.name, 1.1),
-            ("here", "alexnet", "partition-checked/2", 0.9),
-            ("here", "mobilenetv2", "partition-checked/2", 1.1),
-        ):
-            key = stores[where]._keys("checked", stage._what(name))[protocol]
-            stores[where].stores["checked"].commit({key: _known_rows(slow).assign(measured_at=1.0, others=0.0)})
-        before = len(measured)
-        stage.go()
-        return measured[before:], stage.stored("checked")
-
-    for expected in (["mobilenetv2"], ["LSTM layers 2"], ["resnet18"], ["googlenet"], ["alexnet"], []):
-        found, rows = run_stage()
-        assert found == expected, "what was measured is not measured again"
-        assert set(rows.query("machine == 'there'")["model"]) == {"resnet18"}
-        assert {"vgg16", "alexnet", "mobilenetv2"} <= set(rows.query("machine == 'here'")["model"])
-    assert set(rows.query("machine == 'here'")["model"]) == {*names, "LSTM layers 2"}
-
-
-@pytest.mark.committed
-def test_rows_of_a_pair_that_is_another_machine_each_time_are_of_its_kind() -> None:
-    """Machine, memory, kernel and load may differ there; processor, caches, cores and drivers may not. Other pairs' rows are of
-    one machine.
-    """
-    recorded, local = (load_pair(ROOT / f"config/pairs/{name}.yaml") for name in ("pair-h200-8sm", "pair-pocl"))
-    about = json.loads((ROOT / "data/rows/pair-h200-8sm/partition_checked/about.json").read_text())
-    machine = about["environment"]
-    same = {
-        "memory_gib": 1.0,
-        "kernel": "9",
-        "load_1min": 3.0,
-        "fingerprint": "b",
-        "machine": "b",
-        "affinity": [0],
-        "python": "3",
-    }
-    other = about | {"identity": ["b", *about["identity"][1:]], "environment": machine | same}
-    assert [*identities(recorded, other)] == [*identities(recorded, about)]
-    assert len(identities(recorded, about | {"earlier": [other]})) == 1
-    assert len(identities(local, about | {"earlier": [other]})) == 2
-    for changed in ({"cpu": "another"}, {"cores": 8}, {"caches": []}, {"isa": ["avx2"]}, {"cpu_family_model": "6/1"}):
-        assert [*identities(recorded, other | {"environment": machine | changed})] != [*identities(recorded, about)]
-    driver = other | {"identity": [*other["identity"][:2], "CUDA 14", *other["identity"][3:]]}
-    assert [*identities(recorded, driver)] != [*identities(recorded, about)]
-    assert machine_kind(machine) == machine_kind(machine | same)
-    stored = PartitionRows(
-        ROOT / "data/rows/pair-h200-8sm/partition_checked", next(iter(identities(recorded, other).values()))[0], CHECKED,
-        partition_checked.PROTOCOL,
-    )  # fmt: skip
-    partition = yaml.safe_load(PARAMS_FILE.read_text())
-    s = partition["partition"]
-    found = [stored.stored("checked", [m, partition["seed"], s["checked_turns"], s["settings"]]) for m in s["checked_models"]]
-    assert sum(rows is not None for rows in found) >= 16, "of the repository, on any machine of the kind"
 
 
 @needs_a_pair
@@ -470,12 +349,7 @@ _WAYS = ("cpu, all cores (nhwc)", "cpu", "gpu")
 
 
 class _Faulty(OpenedPlan):
-    """A plan in a process of its own that ends, or answers wrongly, when a test says so; all ways take the same time.
-
-    Attributes:
-        faults: by way and round: the question at which its process is killed, or "wrong" for its outputs.
-        rounds: how often each way was opened.
-    """
+    """A plan whose process is killed at a question, or answers "wrong", by way and round; all ways take the same time."""
 
     faults: ClassVar[Mapping[tuple[str, int], str]]
     rounds: ClassVar[Counter[str]]
@@ -541,9 +415,8 @@ def test_a_way_that_ends_or_is_wrong_is_left_out_whenever_it_does(
     assert set(check.median_ms) == {*_WAYS} - set(check.left_out)
     assert check.next_best not in check.left_out
     assert steps_ms
-    assert all(
-        ("differ from ONNX Runtime's" in check.left_out[name]) == (what == "wrong") for (name, _), what in faults.items()
-    )
+    for (name, _), what in faults.items():
+        assert ("differ from ONNX Runtime's" in check.left_out[name]) == (what == "wrong")
 
 
 @needs_a_pair
@@ -557,12 +430,6 @@ def test_where_all_that_are_opened_again_fail_the_best_of_the_others_is_the_plan
     assert (check.way, check.median_ms, set(check.left_out)) == ("gpu", {"gpu": 10.0}, {*_WAYS[:2]})
     assert steps_ms
     assert not any(tmp_path.iterdir())
-
-
-@needs_a_pair
-def test_where_no_way_works_each_says_why(ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceError, match=r"no way to run the model works: .*; cpu: .*; gpu: "):
-        _checked(ways_apart, tmp_path, monkeypatch, {(name, 1): "save" for name in _WAYS})
 
 
 @needs_a_pair
@@ -580,12 +447,25 @@ def test_without_a_reference_the_majority_is_right(
 
 
 @needs_a_pair
-def test_a_gpu_for_one_process_is_an_error_and_no_way_that_is_left_out(
-    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("faults", "told", "advice"),
+    [
+        ({(name, 1): "save" for name in _WAYS}, r"no way to run the model works: .*; cpu: .*; gpu: ", "on one processor"),
+        ({("gpu", 1): "taken"}, r"one process at a time: .*DEVICE_UNAVAILABLE", "nvidia-smi -c DEFAULT"),
+    ],
+    ids=["no way works", "a GPU for one process is no way that is left out"],
+)
+def test_where_nothing_can_be_chosen_it_says_why(
+    ways_apart: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    faults: Mapping[tuple[str, int], str],
+    told: str,
+    advice: str,
 ) -> None:
-    with pytest.raises(DeviceError, match=r"one process at a time: .*DEVICE_UNAVAILABLE") as caught:
-        _checked(ways_apart, tmp_path, monkeypatch, {("gpu", 1): "taken"})
-    assert "nvidia-smi -c DEFAULT" in caught.value.next_step
+    with pytest.raises(DeviceError, match=told) as caught:
+        _checked(ways_apart, tmp_path, monkeypatch, faults)
+    assert advice in caught.value.next_step
 
 
 @pytest.mark.skipif(len(_CORES) < 2, reason="two cores")

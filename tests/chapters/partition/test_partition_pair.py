@@ -31,7 +31,7 @@ from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, P
 from edgeplan.chapters.partition.measuring.samples import ChainPlace, samples, timed, write_pool
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.chapters.partition.stages.partition import ModelJob, measured
+from edgeplan.chapters.partition.stages.partition import measured
 from edgeplan.chapters.profiles import profile
 from edgeplan.cli import app, run_pair
 from edgeplan.devices.pairs import load_pair
@@ -154,19 +154,11 @@ def test_layers_are_split_in_every_way(
         assert (by_way["us"] > 0).all()
         split = by_way[(by_way["channels"] > 0) & (by_way["channels"] < by_way["outputs"])]
         assert (split["channels"] % settings.grid_step == 0).all()
-    drawn = [
-        layer for kind in (LINEAR, CONV) for layer in drawing.layers(kind, 2, settings.layer_flops, settings.conv_divisors, 7)
-    ]
-    assert list(dict.fromkeys(found["name"])) == [layer.name for layer in drawn]
+    drawn = [drawing.layers(kind, 2, settings.layer_flops, settings.conv_divisors, 7) for kind in (LINEAR, CONV)]
+    assert list(dict.fromkeys(found["name"])) == [layer.name for layers in drawn for layer in layers]
     assert measuring.layers(7)["us"].equals(found["us"]), "found again"
     assert (found["channels"] == found["now"]).all()
-    _rebuilt_by_other_predictors(measuring, found, (factors, errors), _frame(settings), monkeypatch)
-
-
-def _rebuilt_by_other_predictors(
-    measuring: SplitMeasuring, found: pd.DataFrame, learnt: object, training: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Predictors that would split elsewhere find the rows where nothing may be measured, and not where it may."""
+    # Predictors that would split elsewhere find the rows where nothing may be measured, and not where it may.
     card = measuring.predictors.card
     slow_cpu = {"fixed_share": dict.fromkeys(card.fixed_share, 0.1), "gain_errors": dict.fromkeys(("linear", "conv"), 1.0)}
     others = replace(measuring.predictors, card=card.model_copy(update=slow_cpu))
@@ -174,8 +166,8 @@ def _rebuilt_by_other_predictors(
         patch.setenv(STORED_ROWS_ONLY, "1")
         stored = replace(measuring, pair=None, predictors=others)
         again = stored.layers(7)
-        assert stored.beside(training)[0].keys() == {"linear", "conv"}
-        assert replace(measuring, pair=None).beside(training) == learnt
+        assert stored.beside(_frame(settings))[0].keys() == {"linear", "conv"}
+        assert replace(measuring, pair=None).beside(_frame(settings)) == (factors, errors)
     names = ["kind", "name", "way", "channels", "outputs", "us"]
     assert again[names].equals(found[names]), "what was measured"
     ours = again[again["way"] == "ours"]
@@ -185,8 +177,8 @@ def _rebuilt_by_other_predictors(
 
 
 def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, model: Path, pool: Path, tmp_path: Path) -> None:
-    job = ModelJob(model, tmp_path, 2, ("onnxruntime",), pool)
-    found = measured(load_pair(workspace / "config/pairs/pair-pocl.yaml"), _loaded(predictors), job).set_index("way")
+    own = load_pair(workspace / "config/pairs/pair-pocl.yaml")
+    found = measured(own, _loaded(predictors), model, tmp_path, 2, ["onnxruntime"], pool).set_index("way")
     assert list(found.columns) == [name for name in COLUMNS["models"] if name != "way"]
     assert list(found.index) == ["ours", "cpu", "gpu", "equal", "fixed", "greedy", "cpu, all cores", "onnxruntime"]
     assert (found["median_ms"] > 0).all(), found["reason"].to_dict()
@@ -195,10 +187,8 @@ def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, mod
     assert found.loc["ours", "slowdown"] > 0
 
 
-def test_a_plan_is_written_run_and_refused_elsewhere(
-    predictors: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert predictors.is_dir()
+@pytest.mark.usefixtures("predictors")
+def test_a_plan_is_written_run_and_refused_elsewhere(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, own = tmp_path / "plan", tmp_path / "squeezenet.onnx"
     shutil.copy(model, own)
     planned = plan_partition(own, folder, "pair-pocl", costs="predicted")
@@ -229,10 +219,8 @@ def test_a_plan_is_written_run_and_refused_elsewhere(
         run(folder, check=True, model=own)
 
 
-def test_a_plan_of_a_pair_runs_in_a_process_without_compilers_and_readers_of_models(
-    predictors: Path, model: Path, tmp_path: Path
-) -> None:
-    assert predictors.is_dir()
+@pytest.mark.usefixtures("predictors")
+def test_a_plan_of_a_pair_runs_in_a_process_without_compilers_and_readers_of_models(model: Path, tmp_path: Path) -> None:
     plan_partition(model, tmp_path / "plan", "pair-pocl", costs="predicted")
     assert loaded_by(COMMAND, "run", tmp_path / "plan", "--check", "--repeat", "2") == []
     assert loaded_by(OPENED, tmp_path / "plan") == []
@@ -248,8 +236,8 @@ def test_predictors_of_another_machine_are_refused(predictors: Path, model: Path
         plan_partition(model, tmp_path / "plan", "pair-pocl", costs="predicted")
 
 
-def test_the_commands_say_how_a_pair_waits_and_what_was_busy(predictors: Path, model: Path, tmp_path: Path) -> None:
-    assert predictors.is_dir()
+@pytest.mark.usefixtures("predictors")
+def test_the_commands_say_how_a_pair_waits_and_what_was_busy(model: Path, tmp_path: Path) -> None:
     cli = CliRunner()
     told = cli.invoke(app, ["device", "check", "--pair", "pair-pocl"], catch_exceptions=False).output
     assert "waits by    polling: memory is shared while kernels run" in told

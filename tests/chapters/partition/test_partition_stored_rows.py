@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
-from shipped_params import PARAMS_FILE
+from partition_frames import partition_params
 
-from edgeplan.chapters.partition.eop.page import EOP_REPORT
-from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows, join_ways, split_ways
-from edgeplan.chapters.partition.settings import PartitionParams
+from edgeplan.chapters.partition.evaluation.eop_page import EOP_REPORT
+from edgeplan.chapters.partition.measuring.opened import identities
+from edgeplan.chapters.partition.measuring.rows import (
+    CHECKED,
+    COLUMNS,
+    LATER,
+    NotThereError,
+    PartitionRows,
+    join_ways,
+    split_ways,
+)
+from edgeplan.chapters.partition.stages import partition_checked
 from edgeplan.chapters.partition.stages.partition import measure_partition
 from edgeplan.chapters.partition.stages.partition_eop import measure_eop
+from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError
+from edgeplan.support.machine import machine_kind
 from edgeplan.support.store import STORED_ROWS_ONLY
 
 ROOT = Path(__file__).parents[3]
 PAIR = ROOT / "config/pairs/pair-pocl.yaml"
 RESULTS = ROOT / "results/pair-pocl/partition"
-
-
-def _params(**changes: object) -> PartitionParams:
-    """The shipped parameters, with predictors that are hardly tuned: they choose other splits than those that were measured."""
-    document = yaml.safe_load(PARAMS_FILE.read_text())
-    document["partition"] |= {"trials": 1, **changes}
-    return PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +45,10 @@ def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(STORED_ROWS_ONLY, "1")
         given = {"pair_path": PAIR, "work": folder / "work", "measured": folder / "measured"}
-        measure_partition(_params(), rows=folder / "rows/partition", **given)
+        params = partition_params(trials=1)  # hardly tuned: predictors choose other splits than those that were measured
+        measure_partition(params, rows=folder / "rows/partition", **given)
         given |= {"measured": folder / "measured/eop", "predictors": folder / "measured/predictors"}
-        measure_eop(_params(), rows=folder / "rows/partition_eop", **given)
+        measure_eop(params, rows=folder / "rows/partition_eop", **given)
     return folder / "measured"
 
 
@@ -126,3 +132,79 @@ def test_a_recording_that_was_cut_short_goes_on_where_it_ended(tmp_path: Path) -
 
 def _model_row() -> pd.DataFrame:
     return pd.DataFrame({"way": ["ours"], "reason": [""]}).reindex(columns=list(COLUMNS["models"]))
+
+
+def test_rows_of_several_days_say_so() -> None:
+    assert partition_checked.days(pd.Series([3 * 86400.0, 5.0, 86400.0])) == "1970-01-01 to 1970-01-04"
+    assert partition_checked.days(pd.Series([5.0, 86000.0])) == "1970-01-01"
+
+
+def _known_rows(over_low: float) -> pd.DataFrame:
+    own = {"way": "cpu", "median_ms": 1.0, "chosen": 1.0, "over_low": over_low, "reason": ""}
+    return pd.DataFrame([own]).reindex(columns=[*CHECKED["checked"], *LATER["checked"]])
+
+
+def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that was slower, models that this machine knows nothing of, the others; a budget ends that, and all rows stay."""
+    names = ["resnet18", "vgg16", "alexnet", "googlenet", "mobilenetv2"]
+    params = partition_params(checked_models=names, checked_seconds=0.3, checked_fully=["pair-pocl"])
+    pair = load_pair(PAIR)
+    monkeypatch.setattr(partition_checked, "recurrent_variants", lambda: {"LSTM layers 2": None})
+    measured: list[str] = []
+
+    def planned(_: partition_checked._Run, name: str) -> pd.DataFrame:
+        measured.append(name)
+        time.sleep(0.3)
+        return _known_rows(0.9)
+
+    monkeypatch.setattr(partition_checked._Run, "_planned", planned)
+    monkeypatch.setattr(partition_checked._Run, "_is_due", lambda *_: False)
+
+    def run_stage() -> tuple[list[str], pd.DataFrame]:
+        stores = {name: PartitionRows(tmp_path, [name], CHECKED, partition_checked.PROTOCOL) for name in ("here", "there")}
+        stage = partition_checked._Run(pair, params, stores, tmp_path / "work")
+        for where, name, protocol, slow in (
+            ("there", "resnet18", partition_checked.PROTOCOL.name, 1.1),
+            ("here", "vgg16", partition_checked.PROTOCOL.name, 1.1),
+            ("here", "alexnet", "partition-checked/2", 0.9),
+            ("here", "mobilenetv2", "partition-checked/2", 1.1),
+        ):
+            key = stores[where]._keys("checked", stage._what(name))[protocol]
+            stores[where].stores["checked"].commit({key: _known_rows(slow).assign(measured_at=1.0, others=0.0)})
+        before = len(measured)
+        stage.go()
+        return measured[before:], stage.stored("checked")
+
+    for expected in (["mobilenetv2"], ["LSTM layers 2"], ["resnet18"], ["googlenet"], ["alexnet"], []):
+        found, rows = run_stage()
+        assert found == expected, "what was measured is not measured again"
+        assert set(rows.query("machine == 'there'")["model"]) == {"resnet18"}
+        assert {"vgg16", "alexnet", "mobilenetv2"} <= set(rows.query("machine == 'here'")["model"])
+    assert set(rows.query("machine == 'here'")["model"]) == {*names, "LSTM layers 2"}
+
+
+@pytest.mark.committed
+def test_rows_of_a_pair_that_is_another_machine_each_time_are_of_its_kind() -> None:
+    """Machine, memory, kernel and load may differ there, what computes may not; other pairs' rows are of one machine."""
+    recorded, local = (load_pair(ROOT / f"config/pairs/{name}.yaml") for name in ("pair-h200-8sm", "pair-pocl"))
+    about = json.loads((ROOT / "data/rows/pair-h200-8sm/partition_checked/about.json").read_text())
+    machine = about["environment"]
+    same = {"memory_gib": 1.0, "kernel": "9", "load_1min": 3.0, "affinity": [0], "python": "3"}
+    same |= dict.fromkeys(("fingerprint", "machine"), "b")
+    other = about | {"identity": ["b", *about["identity"][1:]], "environment": machine | same}
+    assert [*identities(recorded, other)] == [*identities(recorded, about)]
+    assert len(identities(recorded, about | {"earlier": [other]})) == 1
+    assert len(identities(local, about | {"earlier": [other]})) == 2
+    for changed in ({"cpu": "another"}, {"cores": 8}, {"caches": []}, {"isa": ["avx2"]}, {"cpu_family_model": "6/1"}):
+        assert [*identities(recorded, other | {"environment": machine | changed})] != [*identities(recorded, about)]
+    driver = other | {"identity": [*other["identity"][:2], "CUDA 14", *other["identity"][3:]]}
+    assert [*identities(recorded, driver)] != [*identities(recorded, about)]
+    assert machine_kind(machine) == machine_kind(machine | same)
+    stored = PartitionRows(
+        ROOT / "data/rows/pair-h200-8sm/partition_checked", next(iter(identities(recorded, other).values()))[0], CHECKED,
+        partition_checked.PROTOCOL,
+    )  # fmt: skip
+    params = partition_params()
+    s = params.partition
+    found = [stored.stored("checked", [m, params.seed, s.checked_turns, s.settings]) for m in s.checked_models]
+    assert sum(rows is not None for rows in found) >= 16, "of the repository, on any machine of the kind"

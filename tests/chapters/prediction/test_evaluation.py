@@ -5,27 +5,43 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
-from executed_nodes import drawn, model
+from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 from shipped_params import PARAMS_FILE
-from trained_nodes import trained, write_device
+from trained_nodes import device_file, trained, write_device
 
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation import page, tables
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.tables import LINEAR_BASELINES, leave_one_family_out, with_baselines
-from edgeplan.chapters.prediction.stages import evaluation
+from edgeplan.chapters.prediction.evaluation.tables import LINEAR_BASELINES, Evidence, leave_one_family_out, with_baselines
+from edgeplan.chapters.prediction.stages import calibration, evaluation, zoo
+from edgeplan.chapters.prediction.stages.nodes import (
+    TABLE5_IN_CHANNELS,
+    TABLE5_KERNELS,
+    TABLE5_OUT_CHANNELS,
+    TABLE5_SIZES,
+    TABLE5_STRIDES,
+    random_graphs,
+)
 from edgeplan.chapters.prediction.stages.transfer import transfer
-from edgeplan.chapters.registry import load_params
+from edgeplan.chapters.prediction.stages.truth import measure_models
+from edgeplan.chapters.prediction.stages.zoo import conv_shapes
+from edgeplan.chapters.prediction.whole_models import graphs, read_models
+from edgeplan.chapters.registry import Params, load_params
 from edgeplan.errors import FormatError
+from edgeplan.graph.kinds import graph_macs
+from edgeplan.graph.simplify import simplify
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting import metrics
 from edgeplan.reporting.bars import interval_keys
 from edgeplan.reporting.page import cell_text, table, write_table
+from edgeplan.support.frames import write_parquet
+from edgeplan.workloads import exports
+from edgeplan.zoo import FAMILIES, VariantSpec, prior_models, variants
 
 
 @pytest.fixture(scope="module")
@@ -80,50 +96,20 @@ def test_every_table_is_made_from_full_evidence_and_none_from_nothing(evidence: 
     assert set(tables.TABLES) - set(kit.make(tables.TABLES, without)[0]) == {"table_01"}
 
 
-def test_table_08_stands_beside_the_paper(evidence: Evidence) -> None:
-    about = {"model_id": ["a", "b"], "family": "alexnet"}
-    models = pd.DataFrame({**about, "measured_ms": 10.0, "predicted_ms": [10.8, 9.6]})
-    made = tables.table_08(replace(evidence, models=models))
-    row = made.iloc[0]
-    assert (row["family"], row["models"]) == ("AlexNets", 2)
-    assert row["RMSPE (%)"] == pytest.approx(100 * np.sqrt((0.08**2 + 0.04**2) / 2))
-    assert (row["within 5 % (%)"], row["within 10 % (%)"]) == (50.0, 100.0)
-    assert row["paper CPU: within 10 % (%)"] == 98.6
-    assert made.iloc[-1]["paper VPU: within 10 % (%)"] == 83.4
-
-
-def test_table_01_takes_the_mean_of_the_variants(evidence: Evidence) -> None:
-    about = {"model_id": ["mobilenetv2-0000", "mobilenetv2-0001"], "family": "mobilenetv2"}
-    times = {"measured_ms": [10.0, 5.0], "predicted_ms": [10.5, 5.0], "operator_sum_ms": [12.0, 9.0]}
-    row = tables.table_01(replace(evidence, models=pd.DataFrame({**about, **times}))).iloc[0]
-    assert (row["models"], row["latency (ms)"], row["operator sum (ms)"]) == ("mean of 2 variants", 7.5, 10.5)
-    assert row["operator sum error (%)"] == pytest.approx((20.0 + 80.0) / 2)
-    assert row["kernel sum error (%)"] == pytest.approx((5.0 + 0.0) / 2)
-
-
-def test_fusion_is_told_as_it_was_tested_and_as_the_paper_has_it(evidence: Evidence) -> None:
-    ours = tables.table_03(evidence).head(2)
-    assert list(ours["tensors"]) == ["small", "large"]
-    assert list(ours["pool_relu"]) == ["undecided", "separate"]
+def test_kernels_of_other_devices_and_convolutions_alone_are_no_comparison(evidence: Evidence) -> None:
     kernels = tables.table_04(evidence)
     assert list(kernels["cpu-test"]) == list(kernels["paper GPU"])
     assert kernels["paper CPU"].sum() == paper.printed("table_04")["paper CPU"].sum() == 31
-    made = tables.table_conv_fusion(evidence).set_index("kernel")
-    assert made.loc["conv++bn++relu", "configurations"] == 2
-    assert made.loc["conv++bn++relu", "over Conv, max (%)"] == pytest.approx(3.0)
     no_plain = evidence.conv_fusion[lambda f: f["type"] != "conv"]
     with pytest.raises(kit.NotMeasuredError, match="no plain `conv`"):
         tables.table_conv_fusion(replace(evidence, conv_fusion=no_plain))
 
 
-def test_sample_spaces_and_rows_are_counted(evidence: Evidence) -> None:
+def test_sample_spaces_are_counted(evidence: Evidence) -> None:
     made = tables.table_05(evidence).set_index("dimension")
     assert made.loc["Cin", "ours"] == "4 - 8"
     # 1 size x 1 kernel x 1 stride x 5 input x 9 output channels.
     assert made.loc["configurations", "ours"].startswith("4.5e-08 billion (2 distinct")
-    made = tables.table_06(evidence).set_index("kernel")  # by the paper's kernel, where they are learnt from
-    assert made.loc["conv", ["rows", "algorithms"]].tolist() == [2, 1]
-    assert (made.loc["fc", "rows"], made.loc["se", "rows"]) == (1, 0)  # the latter is several nodes here
 
 
 def test_samplers_are_compared_by_their_conv_predictors_and_by_whole_models_with_these(evidence: Evidence) -> None:
@@ -151,36 +137,10 @@ def test_kernels_stand_beside_the_papers_and_forests_where_nothing_was_learnt_fr
     assert made.loc[("frozen", "conv"), "forest: RMSPE (%)"] > 0
 
 
-def test_measuring_cost_leaves_baselines_and_the_frozen_set_out(evidence: Evidence) -> None:
-    none, calibration = pd.DataFrame(), pd.DataFrame({"seconds": [20.0, 40.0]})
-    assert tables.kernel_minutes(evidence.sampling, none) == pytest.approx(5.5)
-    assert tables.kernel_minutes({"seconds": {"adaptive": 60}}, calibration) == pytest.approx(2.0)
-    made = tables.table_12(evidence).set_index("part")
-    assert (made.loc["random", "behind the predictors"], made.loc["random", "minutes"]) == ("no", 5.0)
-    assert made.loc["calibration", "behind the predictors"] == "yes"
-
-
-def test_models_are_predicted_beside_how_well_they_repeat(evidence: Evidence) -> None:
-    frame = evidence.models
-    usual = frame["normalised_ms"]
-    frame = frame.assign(repeat_ms=usual * [1.2, *[1.01] * (len(frame) - 1)], predicted_ms=usual)
-    frame["measured_ms"] = 1.2 * usual  # as it ran, which alone counts for the first
-    values = page.metrics(replace(evidence, models=frame))
-    assert values["prediction.repeat_within_10pct"] == pytest.approx(1 - 1 / len(frame), rel=1e-5)
-    assert values["prediction.repeat_within_10pct.low"] < values["prediction.repeat_within_10pct"] < 1
-    assert (values["prediction.within_10pct"], values["prediction.normalised_within_10pct.low"]) == (0, 1)
-
-
-def test_metrics_are_exactly_the_keys_and_values(evidence: Evidence) -> None:
+def test_what_was_not_measured_is_absent_from_metrics_and_bars_depend_on_the_device(evidence: Evidence) -> None:
     values = page.metrics(evidence)
     named = [f"prediction.{name}" for name in ("within_10pct", "within_5pct", "normalised_within_10pct", "repeat_within_10pct")]
     assert list(values) == sorted({*page.MERITS, *(end for key in named for end in interval_keys(key))})
-    assert values["interval.width_90"] == pytest.approx(0.2)
-    assert values["fusion.precision"] == pytest.approx(0.75)
-    assert values["fusion.recall"] == pytest.approx(0.944444)
-
-
-def test_what_was_not_measured_is_absent_from_metrics_and_bars_depend_on_the_device(evidence: Evidence) -> None:
     assert [page.bars(device)[0].reached(0.955) for device in ("cpu-onnxruntime", "cpu-openvino")] == [False, True]
     assert page.metrics(Evidence("cpu-test")) == {}
     only = page.metrics(Evidence("cpu-test", sampling=evidence.sampling))
@@ -257,7 +217,6 @@ def test_devices_of_two_machines_and_without_a_common_model_get_a_note(tmp_path:
 
 
 def test_what_was_measured_is_read_where_nothing_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(evaluation.STORED_ROWS_ONLY, raising=False)
     monkeypatch.setattr(evaluation, "measure_speed", lambda *_: {"predict_call_ms": 8.123456789})
     results = write_device(tmp_path)
     measured = evaluation.speed_of(PARAMS, "dev", trained(), pd.DataFrame(), results)
@@ -270,22 +229,119 @@ def test_what_was_measured_is_read_where_nothing_may_be(tmp_path: Path, monkeypa
     monkeypatch.setattr(evaluation, "measure_speed", lambda *_: pytest.fail("measured"))
     assert measured.model_copy(update={"figures": {}}).told(Path()) == ""
     assert evaluation.speed_of(PARAMS, "dev", trained(), pd.DataFrame(), results) == measured
+    for text in ("", "{", '{"format_version": 2}'):
+        (results / "evaluation/speed.json").write_text(text)
+        with pytest.raises(FormatError, match="may not be measured now") as caught:
+            evaluation.speed_of(PARAMS, "dev", trained(), pd.DataFrame(), results)
+        assert "git checkout" in caught.value.next_step
 
 
-def test_models_for_the_speed_are_others_of_as_many_nodes() -> None:
-    told = [model("a", drawn(np.random.default_rng(1), 9)), model("b", drawn(np.random.default_rng(2), 5))]
-    made = list(evaluation._varied(told, 7, 3))
-    assert [len(one.nodes) for one in made] == [9, 5, 9, 5, 9, 5, 9]
-    assert len({node.config.key for one in made for node in one.nodes}) > 30
-    assert made == list(evaluation._varied(told, 7, 3))
-    assert (trained().predict_many(made) > 0).all()
+MODELS = 6
 
 
-@pytest.mark.parametrize("text", [None, "", "{", '{"format_version": 2}'])
-def test_figures_that_cannot_be_read_are_asked_for(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "speed.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(FormatError, match="may not be measured now") as caught:
-        evaluation.stored_speed(path)
-    assert "git checkout" in caught.value.next_step
+def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:
+    family = FAMILIES["nasbench201"]
+    specs = list(variants(family, MODELS, 1))
+    named = [(f"{family.id}-{spec.index:05d}", family.id, spec.index, spec.to_json(), 0, 0) for spec in specs]
+    table = pd.DataFrame(named, columns=["model_id", "family", "index", "spec", "macs", "memory_bytes"])
+    write_parquet(table, folder / "models.parquet")
+    params = load_params(PARAMS_FILE)
+    truth = params.truth.model_copy(update={"repeat": repeat, "min_gap_seconds": 0.2})
+    measure_models(
+        params.model_copy(update={"measurement": SETTINGS, "truth": truth}),
+        device=device_file(folder),
+        models=folder / "models.parquet",
+        rows=folder / "rows",
+        truth=folder / "truth.parquet",
+        environment=folder / "environment.json",
+    )
+    found = pd.read_parquet(folder / "truth.parquet")
+    assert list(found["model_id"]) == list(table["model_id"])
+    return found
+
+
+def test_models_are_measured_in_an_order_of_their_own_and_reported_in_the_tables(tmp_path: Path) -> None:
+    first = measured(tmp_path, [DEVICE.name])
+    order = np.argsort(first["measured_at_s"].to_numpy())
+    assert list(order) != list(range(MODELS))
+    assert (first["blocks_span_s"] > 0.3).all(), "three blocks, two gaps of a fifth of a second"
+    # the second measurements begin when all first ones have ended
+    assert (first["repeat_gap_s"] > first["blocks_span_s"]).all()
+    # read from the store, in whichever order, every model has its own values again
+    pd.testing.assert_frame_equal(measured(tmp_path, [DEVICE.name]), first)
+    # models of other devices are measured once
+    assert measured(tmp_path, [])[["repeat_ms", "repeat_gap_s"]].isna().all(axis=None)
+
+
+def _with_calibration(params: Params, models: int) -> Params:
+    calibrating = params.calibration.model_copy(update={"variants_per_family": models})
+    return params.model_copy(update={"measurement": SETTINGS, "calibration": calibrating})
+
+
+def test_models_that_calibrate_are_of_every_family_and_none_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 15,625 cells so many are evaluated that some are drawn again under another seed."""
+    params = _with_calibration(load_params(PARAMS_FILE), 40)
+    table = calibration.calibrating_models(params)
+    assert table.groupby("family").size().to_dict() == dict.fromkeys(FAMILIES, 40)
+    assert table["model_id"].is_unique
+    zoo = params.zoo.model_copy(update={"variants_per_family": 2000})
+    family = FAMILIES["nasbench201"]
+    monkeypatch.setattr(calibration, "FAMILIES", {family.id: family})
+    evaluated = {spec.cell for spec in variants(family, 2000, zoo.seed)}
+    assert evaluated & {spec.cell for spec in variants(family, 40, params.calibration.seed)}
+    found = calibration.calibrating_models(params.model_copy(update={"zoo": zoo}))
+    cells = {VariantSpec.from_json(text).cell for text in found["spec"]}
+    assert len(cells) == 40
+    assert not cells & evaluated
+
+
+def test_models_that_calibrate_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "FAMILIES", {"nasbench201": FAMILIES["nasbench201"]})
+    monkeypatch.setattr(exports, "FAMILIES", {"table": exports.FAMILIES["table"]})
+    params = _with_calibration(load_params(PARAMS_FILE), 2)
+    sampling = params.sampling.model_copy(update={"exports_per_family": 2})
+    params = params.model_copy(update={"truth": params.truth.model_copy(update={"min_gap_seconds": 0.0}), "sampling": sampling})
+    found = []
+    for name in ("first", "again"):
+        path = tmp_path / f"{name}.parquet"
+        calibration.measure_calibration(params, device=device_file(tmp_path), rows=tmp_path / "rows", models=path)
+        found.append(path.read_bytes())
+    assert found[0] == found[1]
+    table = pd.read_parquet(tmp_path / "again.parquet")
+    assert (table["measured_ms"] > 0).all()
+    assert list(table["family"]) == ["nasbench201"] * 2 + ["table"] * 2
+    assert (table["slowness"] > 0).all()
+
+
+def test_random_convolutions_fill_the_sample_space_and_are_the_same_every_time() -> None:
+    drawn = list(random_graphs(Random(1), 200))  # noqa: S311
+    shapes = [next(iter(conv_shapes([graph]))) for graph in drawn]
+    assert {s.kernel for s in shapes} == set(TABLE5_KERNELS)
+    assert {s.stride for s in shapes} == set(TABLE5_STRIDES)
+    assert {s.size for s in shapes} <= set(TABLE5_SIZES)
+    for of, (least, most) in (("in_channels", TABLE5_IN_CHANNELS), ("out_channels", TABLE5_OUT_CHANNELS)):
+        values = [getattr(s, of) for s in shapes]
+        assert least <= min(values) < 0.1 * most
+        assert 0.8 * most < max(values) <= most
+    assert all(s.kernel <= s.size for s in shapes)
+    assert max(map(graph_macs, drawn)) < 2.1e9  # with those of bn and relu
+    assert drawn == list(random_graphs(Random(1), 200))  # noqa: S311
+
+
+def test_the_stage_writes_models_that_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {name: FAMILIES[name] for name in ("alexnet", "nasbench201")}
+    monkeypatch.setattr(zoo, "FAMILIES", few)
+    monkeypatch.setattr(zoo, "prior_models", lambda: {"alexnet": prior_models()["alexnet"]})
+    params = load_params(PARAMS_FILE)
+    params = params.model_copy(update={"zoo": params.zoo.model_copy(update={"variants_per_family": 2})})
+    models, prior, costs = (tmp_path / name for name in ("models.parquet", "prior.parquet", "costs.csv"))
+    zoo.build_zoo(params, models=models, prior=prior, costs=costs)
+    table = read_models(models, bases=True, variants=True)
+    assert table.groupby("family")["index"].apply(sorted).to_dict() == {key: [-1, 0, 1] for key in few}
+    assert len(read_models(models, bases=False, variants=True)) == 4
+    assert [graph_macs(graph) for graph in graphs(table)] == table["macs"].tolist()
+    written = pd.read_parquet(prior)
+    shapes = conv_shapes([simplify(prior_models()["alexnet"]())])
+    assert written["count"].sum() == shapes.total()
+    assert {json.loads(text).get("kernel_h", 1) for text in written["config"]} == {s.kernel for s in shapes}
+    assert pd.read_csv(costs)["variants"].tolist() == [2, 2]

@@ -97,13 +97,8 @@ def test_settings_must_probe_every_class() -> None:
 
 
 _ABOUT = Provenance(device="shipped", engine="engine", version="2", alpha=0.5)
-PRIOR = FusionRules(
-    provenance=_ABOUT,
-    pairs={"conv_relu": True, "conv_hswish": {"16": True, "1": False}, "bn_relu": False},
-    inbound={"conv_add": True},
-    multi_inbound=1,
-    contexts=Contexts(conv=TABLE, dwconv=TABLE, carried=TABLE, order=("16", "1")),
-)
+_PAIRS: dict[str, Rule] = {**RULES.pairs, "bn_relu": False}
+PRIOR = RULES.model_copy(update={"provenance": _ABOUT, "pairs": _PAIRS, "inbound": {"conv_add": True}})
 SETTINGS = FusionSettings(alpha=0.5, confidence=2.0)
 
 

@@ -84,9 +84,9 @@ def test_kernels_and_the_call_add_up_to_the_whole(tmp_path: Path) -> None:
     assert found.predicted_for.told_by == "an engine"  # which is not the one that was measured
 
 
-@pytest.mark.parametrize(
-    ("config", "kernel"),
-    [
+def test_the_papers_kernel_of_a_node() -> None:
+    """It does not hang on the engine, which may tell how it computes, and in what layout."""
+    for config, kernel in (
         (conv(16, 8), "conv"),
         (conv(16, 8, 16), "dwconv"),
         (NodeConfig("Conv", "com.microsoft.nchwc", (), conv(16, 8).inputs, conv(16, 8).outputs), "conv"),
@@ -94,18 +94,12 @@ def test_kernels_and_the_call_add_up_to_the_whole(tmp_path: Path) -> None:
         (node("Gemm", [(4, 8), (8, 8)], (4, 8), weights=1), "fc"),
         (node("MaxPool", [(1, 4, 8, 8)], (1, 4, 4, 4), kernel_shape=(2, 2)), "maxpool"),
         (node("GlobalAveragePool", [(1, 4, 8, 8)], (1, 4, 1, 1)), "avgpool"),
-        (transpose(8, 9), "transpose"),
-        (node("Add", [(4, 8), (4, 8)], (4, 8)), "add"),
-        (relu(8), "relu"),
-        (ERF, "erf"),
-    ],
-)
-def test_the_papers_kernel_of_a_node(config: NodeConfig, kernel: str) -> None:
-    """It does not hang on the engine, which may tell how it computes, and in what layout."""
-    assert paper_kernel(key(config)) == kernel
-    for way in ("blocked.jit:avx512_core", "Convolution.brgconv_avx512_1x1_f32"):
-        told = tuple(sorted({**dict(config.attributes), "implementation": way}.items()))
-        assert paper_kernel(key(NodeConfig(config.op, FUSED, told, config.inputs, config.outputs))) == kernel
+        *((transpose(8, 9), "transpose"), (node("Add", [(4, 8), (4, 8)], (4, 8)), "add"), (relu(8), "relu"), (ERF, "erf")),
+    ):
+        assert paper_kernel(key(config)) == kernel
+        for way in ("blocked.jit:avx512_core", "Convolution.brgconv_avx512_1x1_f32"):
+            told = tuple(sorted({**dict(config.attributes), "implementation": way}.items()))
+            assert paper_kernel(key(NodeConfig(config.op, FUSED, told, config.inputs, config.outputs))) == kernel
 
 
 @pytest.mark.parametrize("about", [HERE, {**ELSEWHERE, **NOMINAL}, ELSEWHERE, None])

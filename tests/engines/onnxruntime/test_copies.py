@@ -45,25 +45,12 @@ def described(
 _CONV: dict[str, AttributeValue] = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1)}
 _ZERO, _SCALE = held(dtype="uint8", values=(128,)), held()
 _BYTES = {"dtype": "uint8"}
+_BLOCKED = (read(1, 32, 8, 8), held(32, 32, 3, 3), held(32))
+_KERNEL = (held(8, 4, 3, 3, dtype="int8"), held(8), held(8, dtype="int8"))
 NODES = {
     "conv": described("Conv", (read(1, 3, 9, 9), held(8, 3, 3, 3), held(8)), (read(1, 8, 9, 9),), group=1, **_CONV),
-    "blocked conv": described(
-        "Conv",
-        (read(1, 32, 8, 8), held(32, 32, 3, 3), held(32)),
-        (read(1, 32, 8, 8),),
-        NCHWC,
-        activation="Relu",
-        group=1,
-        **_CONV,
-    ),
-    "blocked sum": described(
-        "Conv",
-        (read(1, 32, 8, 8), held(32, 32, 3, 3), held(32), read(1, 32, 8, 8)),
-        (read(1, 32, 8, 8),),
-        NCHWC,
-        group=1,
-        **_CONV,
-    ),
+    "blocked conv": described("Conv", _BLOCKED, _BLOCKED[:1], NCHWC, activation="Relu", group=1, **_CONV),
+    "blocked sum": described("Conv", (*_BLOCKED, _BLOCKED[0]), _BLOCKED[:1], NCHWC, group=1, **_CONV),
     "to blocks": described("ReorderInput", (read(1, 32, 4, 4),), (read(1, 32, 4, 4),), NCHWC),
     "gemm": described("Gemm", (read(2, 24), held(24, 40), held(40)), (read(2, 40),), alpha=1.0, beta=1.0),
     "matmul, broadcast": described("MatMul", (read(2, 3, 4, 5), read(5, 6)), (read(2, 3, 4, 6),)),
@@ -82,17 +69,7 @@ NODES = {
     ),
     "conv of bytes": described(
         "QLinearConv",
-        (
-            read(1, 4, 6, 6, **_BYTES),
-            _SCALE,
-            _ZERO,
-            held(8, 4, 3, 3, dtype="int8"),
-            held(8),
-            held(8, dtype="int8"),
-            _SCALE,
-            _ZERO,
-            held(8, dtype="int32"),
-        ),
+        (read(1, 4, 6, 6, **_BYTES), _SCALE, _ZERO, *_KERNEL, _SCALE, _ZERO, held(8, dtype="int32")),
         (read(1, 8, 6, 6, **_BYTES),),
         group=1,
         **_CONV,

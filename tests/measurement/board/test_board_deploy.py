@@ -17,11 +17,9 @@ import pytest
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError
-from edgeplan.measurement.board import bundle as bundles
 from edgeplan.measurement.board import deploy as deploying
 from edgeplan.measurement.board import install
-from edgeplan.measurement.board.bundle import BoardTarget, bundle_digest, pinned_requirements
-from edgeplan.measurement.board.deploy import deploy
+from edgeplan.measurement.board.deploy import BoardTarget, bundle_digest, deploy, pinned_requirements
 
 ROOT = Path(__file__).parents[3]
 PI = BoardTarget((3, 11), "aarch64", 36)
@@ -42,7 +40,7 @@ numpy==2.5 ; python_full_version >= '3.12' \\
 
 
 def test_of_versions_that_are_for_other_pythons_the_boards_own_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "_WORKER", ("numpy",))
+    monkeypatch.setattr(deploying, "_WORKER", ("numpy",))
     engine = f"onnxruntime==1.0 \\\n    --hash=sha256:{A}\n    # via edgeplan (pyproject.toml)\n"
     assert pinned_requirements(LOCK + engine, "onnxruntime", PI) == [
         f"numpy==2.4 --hash=sha256:{A} --hash=sha256:{B}",
@@ -144,22 +142,28 @@ def device(*prefix: str, **fields: Any) -> DeviceFile:
     )
 
 
-def test_a_device_that_is_here_or_cannot_be_reached_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="on this machine"):
-        deploy(DeviceFile(format_version=1, name="here", engine="onnxruntime"))
-    with pytest.raises(DeviceError, match="not said how") as caught:
-        deploy(device())
-    assert "transport.deploy" in caught.value.where
-    with pytest.raises(DeviceError, match="there is no python9 on the board") as caught:
-        deploy(device("env"), python="python9")
-    assert "--python" in caught.value.next_step
+_LIAR = '#!/bin/sh\necho \'{"python": [3, 11], "architecture": "../x", "glibc": 36, "installed": ""}\'\n'
+
+
+@pytest.mark.parametrize(
+    ("asked", "python", "what", "told"),
+    [
+        (DeviceFile(format_version=1, name="here", engine="onnxruntime"), "", "on this machine", "transport"),
+        (device(), "", "not said how", "transport.deploy"),
+        (device("env"), "python9", "there is no python9 on the board", "--python"),
+        (device("env"), "liar", "the board's answer does not fit: architecture", ""),
+        (device("env", architecture="riscv64"), sys.executable, "its file says riscv64", "architecture"),
+    ],
+)
+def test_a_device_that_is_here_or_cannot_be_reached_is_refused(
+    asked: DeviceFile, python: str, what: str, told: str, tmp_path: Path
+) -> None:
     liar = tmp_path / "liar"
-    liar.write_text('#!/bin/sh\necho \'{"python": [3, 11], "architecture": "../x", "glibc": 36, "installed": ""}\'\n')
+    liar.write_text(_LIAR)
     liar.chmod(0o755)
-    with pytest.raises(DeviceError, match="the board's answer does not fit: architecture"):
-        deploy(device("env"), python=str(liar))
-    with pytest.raises(DeviceError, match="its file says riscv64"):
-        deploy(device("env", architecture="riscv64"), python=sys.executable)
+    with pytest.raises(DeviceError, match=what) as caught:
+        deploy(asked, python=str(liar) if python == "liar" else python)
+    assert told in f"{caught.value.where} {caught.value.next_step}"
 
 
 def test_a_board_that_has_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from quick_bench import SETTINGS, measuring_alone, subjects  # noqa: F401  a fix
 from edgeplan import __version__
 from edgeplan.devices.config import DeviceFile, SshTransport
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, StoreError
-from edgeplan.measurement import lock
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.board import client
 from edgeplan.measurement.board.client import BoardMeasurer
@@ -27,11 +26,6 @@ LANE = "processes"
 SSH = DeviceFile.model_validate(
     {"format_version": 2, "name": "pi", "engine": "onnxruntime", "transport": {"kind": "ssh", "host": "pi5", "python": "py3"}}
 )
-
-
-@pytest.fixture(autouse=True)
-def lock_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "FOLDER", tmp_path)
 
 
 def error_of(device: DeviceFile) -> EdgeplanError:
@@ -127,10 +121,28 @@ def test_another_version_or_architecture_is_refused(said: dict[str, Any], what: 
         assert error.next_step == "edgeplan device deploy dev"
 
 
-def test_other_sources_are_refused(tmp_path: Path) -> None:
-    error = error_of(board(tmp_path, "worker.sources_digest = lambda engine: '0' * 64"))
-    assert "other sources" in error.what
-    assert error.next_step == "edgeplan device deploy dev"
+_OPENED = "real = worker.WorkerSession.opened; worker.WorkerSession.opened = lambda self: {}"
+_NAMED = "__import__('msgspec').structs.replace({}, {}={!r})"
+_PATH = _NAMED.format("real(self).environment", "fingerprint", "../../../etc")
+ODD: dict[str, tuple[str, dict[str, object], str, str]] = {  # what its worker is spoilt by, its file, what is told, what to do
+    "other sources": ("worker.sources_digest = lambda engine: '0' * 64", {}, "other sources", "edgeplan device deploy dev"),
+    "two with one name": ("", {"fingerprint": "0" * 16}, "another board answers", "name of its own"),
+    "no such core": ("", {"cores": [4321]}, "core 4321 does not exist", "name cores among"),
+    "no such engine": ("", {"engine": "onednn-of-tomorrow"}, "onednn-of-tomorrow", "known"),
+    "emulated": ("worker.emulated = lambda: True", {}, "emulated", "emulated: true"),
+    "a version that is none": (_OPENED.format(_NAMED.format("real(self)", "engine_version", "1.0\n../..")), {}, "", ""),
+    "a path for a fingerprint": (_OPENED.format(f"__import__('msgspec').structs.replace(real(self), environment={_PATH})"),
+                                 {}, "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_a_board_that_is_not_what_it_should_be_is_refused(case: str, tmp_path: Path) -> None:
+    more, fields, what, next_step = ODD[case]
+    error = error_of(board(tmp_path, more, **fields))
+    assert what in error.what
+    assert next_step in error.next_step
+    assert isinstance(error, FormatError) or what
 
 
 @pytest.mark.parametrize(
@@ -147,11 +159,7 @@ def test_what_is_no_worker_is_refused(program: str) -> None:
     assert len(str(error)) < 1500
 
 
-def test_the_second_boards_answer_is_not_taken_for_the_firsts(tmp_path: Path) -> None:
-    """Two boards with one name: the fingerprint tells them apart, in the device file and after a cut."""
-    error = error_of(board(tmp_path, fingerprint="0" * 16))
-    assert "another board answers" in error.what
-    assert "name of its own" in error.next_step
+def test_another_board_after_a_cut_is_not_taken_for_the_first(tmp_path: Path) -> None:
     more = f"""
     from edgeplan.measurement import local
     marked = Path({str(tmp_path / "started")!r})
@@ -168,17 +176,7 @@ def test_the_second_boards_answer_is_not_taken_for_the_firsts(tmp_path: Path) ->
         measurer.nominal(1)
 
 
-def test_cores_and_engines_that_are_not_there_are_told(tmp_path: Path) -> None:
-    error = error_of(board(tmp_path, cores=[4321]))
-    assert "core 4321 does not exist" in error.what
-    assert "name cores among" in error.next_step
-    error = error_of(board(tmp_path, engine="onednn-of-tomorrow"))
-    assert "known" in error.next_step
-
-
-def test_an_emulated_board_gives_no_figures_unless_a_test_asks(tmp_path: Path) -> None:
-    error = error_of(board(tmp_path, "worker.emulated = lambda: True"))
-    assert "emulated" in error.what
+def test_an_emulated_board_gives_figures_where_a_test_asks(tmp_path: Path) -> None:
     measurer = BoardMeasurer(board(tmp_path, "worker.emulated = lambda: True", emulated=True))
     assert measurer.describe().environment["emulated"] is True
     measurer.close()
@@ -228,27 +226,6 @@ def test_a_lying_worker_writes_no_row_and_no_file(tmp_path: Path, lie: str) -> N
     assert caught.value.next_step
     assert not [path for path in (tmp_path / "w").rglob("*") if path.is_file()]
     assert not list(tmp_path.rglob("*escaped*"))
-
-
-@pytest.mark.parametrize(
-    ("change", "value"),
-    [
-        ("engine_version", "1.0\n../.."),
-        ("environment", {"fingerprint": "../../../etc"}),
-    ],
-)
-def test_a_board_that_describes_itself_oddly_is_refused(tmp_path: Path, change: str, value: object) -> None:
-    more = f"""
-    import msgspec
-    real = worker.WorkerSession.opened
-    def odd(self):
-        told = real(self)
-        if {change!r} == "environment":
-            return msgspec.structs.replace(told, environment=msgspec.structs.replace(told.environment, **{value!r}))
-        return msgspec.structs.replace(told, **{{{change!r}: {value!r}}})
-    worker.WorkerSession.opened = odd
-    """
-    assert isinstance(error_of(board(tmp_path, more)), FormatError)
 
 
 def test_a_worker_that_never_stops_talking_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quick_bench import SETTINGS, node_subjects, subjects
+from quick_bench import SETTINGS, node_subjects, subjects, timed
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.measurement.board import wire
 from edgeplan.measurement.board.client import checked_measurement
-from edgeplan.measurement.board.journal import BoardJournal
-from edgeplan.measurement.board.link import LineReader
 from edgeplan.measurement.board.wire import MeasuredRow
-from edgeplan.measurement.records import Batch, Measurement, NodeSubject, Subject, graph_digest
+from edgeplan.measurement.board.worker import BoardJournal
+from edgeplan.measurement.records import Batch, NodeSubject, Subject, graph_digest
 from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.support.answers import LineReader
 from edgeplan.zoo import prior_models
 
 NOW = 2e9
@@ -35,13 +35,12 @@ NAME = f"{ONE.id}-abc"
 BATCH = Batch("0" * 12, (ONE,), (NAME,), 0, SETTINGS, ReferenceTimes(300.0, 400.0))
 
 
-def measured() -> Measurement:
-    times = np.array([1.5, 2.5, 3.5])
-    nodes = (EngineNode("a", "Conv", "", (ONE.graph.operators[0].name,)), EngineNode("b", "Reorder", "x", (), "t", "n", "m"))
-    return Measurement(
-        NAME, 0, times, times + 1, times, times, NOW - 10 + times, nodes, np.ones((3, 2)), BATCH.nominal,
-        SETTINGS.reference_exponents, 0.5,
-    )  # fmt: skip
+NODES = (EngineNode("a", "Conv", "", (ONE.graph.operators[0].name,)), EngineNode("b", "Reorder", "x", (), "t", "n", "m"))
+_TIMES = np.array([1.5, 2.5, 3.5])
+MEASURED = timed(
+    [*(_TIMES + 1)], [*_TIMES], subject=NAME, least_us=_TIMES, measured_at=NOW - 10 + _TIMES, nodes=NODES,
+    node_us=np.ones((3, 2)), nominal=BATCH.nominal, seconds=0.5,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(prior_models()))
@@ -55,30 +54,23 @@ def test_a_graph_arrives_as_it_was(name: str) -> None:
     assert [op.attributes for op in found.operators] == [dict(op.attributes) for op in graph.operators]
 
 
-def test_a_batch_and_a_row_arrive_as_they_were() -> None:
-    request = wire.request_of(wire.line_of(wire.asked_batch(BATCH, "0" * 32, 5.0)))
+NODE = node_subjects()[1]
+BOTH = replace(BATCH, subjects=(NODE, ONE), names=(NODE.id, NAME))
+
+
+def test_batches_of_nodes_and_graphs_and_rows_arrive_as_they_were() -> None:
+    request = wire.request_of(wire.line_of(wire.asked_batch(BOTH, "0" * 32, 5.0)))
     assert isinstance(request, wire.AskedBatch)
     found = wire.batch_of(request)
-    assert (found.key, found.names, found.sample, found.settings) == (BATCH.key, BATCH.names, 0, SETTINGS)
-    assert found.subjects[0].id == ONE.id
-    row = wire.answer_of(wire.line_of(wire.row_message(measured())))
+    assert (found.key, found.names, found.sample, found.settings) == (BOTH.key, BOTH.names, 0, SETTINGS)
+    assert found.subjects[0] == NODE
+    assert [one.id for one in found.subjects] == [NODE.id, ONE.id]
+    row = wire.answer_of(wire.line_of(wire.row_message(MEASURED)))
     assert isinstance(row, wire.MeasuredRow)
     back = checked_measurement(row, ONE, BATCH, NOW, "board")
     for field in ("least_us", "median_us", "measured_at", "node_us"):
-        np.testing.assert_array_equal(getattr(back, field), getattr(measured(), field))
-    assert back.nodes == measured().nodes
-
-
-NODE = node_subjects()[1]
-NODES = replace(BATCH, subjects=(NODE, ONE), names=(NODE.id, NAME))
-
-
-def test_nodes_arrive_as_they_were_between_graphs() -> None:
-    request = wire.request_of(wire.line_of(wire.asked_batch(NODES, "0" * 32, 5.0)))
-    assert isinstance(request, wire.AskedBatch)
-    found = wire.batch_of(request)
-    assert found.subjects[0] == NODE
-    assert [one.id for one in found.subjects] == [NODE.id, ONE.id]
+        np.testing.assert_array_equal(getattr(back, field), getattr(MEASURED, field))
+    assert back.nodes == MEASURED.nodes
 
 
 @pytest.mark.parametrize(
@@ -87,7 +79,7 @@ def test_nodes_arrive_as_they_were_between_graphs() -> None:
     ids=["copies", "another node", "another graph"],
 )
 def test_what_was_changed_on_the_way_is_refused(subject: int, changes: dict[str, Any]) -> None:
-    asked = wire.asked_batch(NODES, "0" * 32, 5.0)
+    asked = wire.asked_batch(BOTH, "0" * 32, 5.0)
     sent = list(asked.subjects)
     sent[subject] = msgspec.structs.replace(sent[subject], **changes)
     with pytest.raises(FormatError, match="the digest"):
@@ -100,7 +92,7 @@ def test_an_attribute_that_json_has_no_word_for_is_refused() -> None:
         wire.require_sendable(replace(ONE.graph, operators=(operator,)))
     node = NodeSubject(msgspec.structs.replace(NODE.config, attributes=(("min", float("nan")),)))
     with pytest.raises(ModelError, match="attribute min is not finite"):
-        wire.asked_batch(replace(NODES, subjects=(node, ONE)), "0" * 32, 5.0)
+        wire.asked_batch(replace(BOTH, subjects=(node, ONE)), "0" * 32, 5.0)
 
 
 FORGED = {
@@ -122,7 +114,7 @@ FORGED = {
 @pytest.mark.parametrize("case", FORGED)
 def test_a_forged_row_is_refused(case: str) -> None:
     changes, message = FORGED[case]
-    row = msgspec.structs.replace(wire.row_message(measured()), **changes)
+    row = msgspec.structs.replace(wire.row_message(MEASURED), **changes)
     with pytest.raises(FormatError, match=message) as caught:
         checked_measurement(row, ONE, BATCH, NOW, "board")
     assert "edgeplan device deploy" in caught.value.next_step
@@ -131,7 +123,7 @@ def test_a_forged_row_is_refused(case: str) -> None:
 def test_nodes_that_nobody_asked_for_are_refused() -> None:
     for subject in (Subject(ONE.graph), NODE):
         with pytest.raises(FormatError, match="none were asked for"):
-            checked_measurement(wire.row_message(measured()), subject, BATCH, NOW, "board")
+            checked_measurement(wire.row_message(MEASURED), subject, BATCH, NOW, "board")
 
 
 NOT_DECLARED = [
@@ -206,11 +198,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def row(name: str, sample: int = 0) -> MeasuredRow:
-    times = (1.0,) * 3
-    return MeasuredRow(
-        name=name, sample=sample, least_us=times, median_us=times, compute_us=times, bandwidth_us=times, measured_at=times,
-        nodes=(), node_us=(), seconds=1.0,
-    )  # fmt: skip
+    return msgspec.structs.replace(wire.row_message(MEASURED), name=name, sample=sample)
 
 
 def names(rows: list[MeasuredRow]) -> list[str]:

@@ -17,17 +17,14 @@ from pathlib import Path
 
 import pytest
 from boards import WORKER, board
-from quick_bench import SETTINGS, measuring_alone, node_subjects, subjects  # noqa: F401  a fixture
+from quick_bench import SETTINGS, held, measuring_alone, node_subjects, subjects  # noqa: F401  a fixture
 
 from edgeplan.devices.config import DeviceFile, GateSettings
 from edgeplan.errors import BusyError, DeviceError, NoiseError
-from edgeplan.measurement import lock
-from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.bench import Bench, read_rows
 from edgeplan.measurement.board import client
 from edgeplan.measurement.board.client import CLOCK_OFFSET, BoardMeasurer
-from edgeplan.measurement.board.journal import journal_folder
-from edgeplan.measurement.board.worker import Gate
-from edgeplan.measurement.rows import read_rows
+from edgeplan.measurement.board.worker import Gate, journal_folder
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import STORED_ROWS_ONLY
 
@@ -35,11 +32,6 @@ LANE = "processes"
 
 #: A batch that lasts a second or so.
 LONG = SETTINGS.model_copy(update={"min_gap_seconds": 0.3})
-
-
-@pytest.fixture(autouse=True)
-def lock_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "FOLDER", tmp_path)
 
 
 @contextmanager
@@ -61,7 +53,7 @@ def wait_for(what: Path) -> None:
     assert what.exists()
 
 
-def test_a_board_gives_the_rows_that_this_machine_gives(tmp_path: Path) -> None:
+def test_a_board_gives_the_rows_that_this_machine_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [*subjects(2), *subjects(1, profiled=True)]
     with bench_on(board(tmp_path), tmp_path) as bench:
         there = bench.measure(asked)
@@ -81,6 +73,9 @@ def test_a_board_gives_the_rows_that_this_machine_gives(tmp_path: Path) -> None:
         assert (a.nodes, a.least_us.shape, a.node_us.shape) == (c.nodes, c.least_us.shape, c.node_us.shape)
         assert abs(a.measured_at[0] - time.time()) < 600
     assert set(journalled().values()) == {1}
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    with bench_on(board(tmp_path, "raise SystemExit"), tmp_path) as bench:  # stored rows need no board
+        assert len(bench.measure(asked)) == 3
 
 
 def test_a_board_measures_nodes_and_leaves_out_one_that_its_engine_refuses(
@@ -93,14 +88,6 @@ def test_a_board_measures_nodes_and_leaves_out_one_that_its_engine_refuses(
     assert [one and one.subject for one in found] == [nodes[0].id, nodes[1].id, None, subjects(1)[0].id]
     assert caplog.text.count("a node is left out: ONNX Runtime does not run a node MatMul") == 1
     assert set(journalled()) == {one.subject for one in found if one}
-
-
-def test_stored_rows_need_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with bench_on(board(tmp_path), tmp_path) as bench:
-        bench.measure(subjects(1))
-    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
-    with bench_on(board(tmp_path, "raise SystemExit"), tmp_path) as bench:
-        assert len(bench.measure(subjects(1))) == 1
 
 
 def test_a_worker_loads_nothing_that_a_board_lacks(tmp_path: Path) -> None:
@@ -194,28 +181,9 @@ def test_a_host_that_is_killed_gets_what_the_board_measured_alone(tmp_path: Path
     assert journalled() == Counter(s.id for s in subjects(4))
 
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from edgeplan.measurement import lock
-lock.FOLDER = Path(sys.argv[1])
-with lock.machine_lock(name="alice at lab, process 7"):
-    print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
-"""
-
-
-@contextmanager
-def held_by_alice(folder: Path, seconds: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", HOLD, str(folder), str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        yield other
-
-
 def test_a_second_client_is_told_who_measures_and_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with bench_on(board(tmp_path), tmp_path) as bench, held_by_alice(tmp_path, 4) as other:
+    with bench_on(board(tmp_path), tmp_path) as bench, held("alice at lab, process 7") as other:
+        threading.Timer(3.0, other.kill).start()
         assert len(bench.measure(subjects(1))) == 1
     assert f"alice at lab, process 7 by pid {other.pid}" in caplog.text
 
@@ -223,10 +191,8 @@ def test_a_second_client_is_told_who_measures_and_waits(tmp_path: Path, caplog: 
 def test_who_waits_too_long_is_told_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with bench_on(board(tmp_path), tmp_path) as bench:
         monkeypatch.setattr(client, "WAIT_SECONDS", 0.5)
-        with held_by_alice(tmp_path, 60) as other:
-            with pytest.raises(BusyError, match="alice at lab") as caught:
-                bench.measure(subjects(1))
-            other.kill()
+        with held("alice at lab"), pytest.raises(BusyError, match="alice at lab") as caught:
+            bench.measure(subjects(1))
     assert "dev" in caught.value.where
 
 

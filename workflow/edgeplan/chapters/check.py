@@ -10,10 +10,10 @@ import yaml
 
 from edgeplan.chapters.base import DEVICES, ChapterParams, Targets
 from edgeplan.chapters.registry import CHAPTERS, load_params
-from edgeplan.devices.config import DEVICE_FOLDER, load_device
-from edgeplan.devices.pairs import PAIR_FOLDER, load_pair
+from edgeplan.devices.config import load_device
+from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, ParamsError
-from edgeplan.workspace import shipped_rules
+from edgeplan.workspace import DEVICE_FOLDER, PAIR_FOLDER, shipped_rules
 
 
 def check_params(path: Path, devices: Path = DEVICE_FOLDER, pairs: Path = PAIR_FOLDER) -> ChapterParams:

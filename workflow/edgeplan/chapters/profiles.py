@@ -23,12 +23,13 @@ def profile(path: Path) -> dict[str, Any]:
     for name in CHAPTERS:
         own = Path(__file__).parent / name / "profiles.yaml"
         if own.is_file():
-            values = _merged(values, yaml.safe_load(own.read_text(encoding="utf-8")).get(path.stem, {}))
+            values = merged(values, yaml.safe_load(own.read_text(encoding="utf-8")).get(path.stem, {}))
     return values
 
 
-def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {**base, **{k: _merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in values.items()}}
+def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with values in place of its own, mappings key by key."""
+    return {**base, **{k: merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in values.items()}}
 
 
 def overrides(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

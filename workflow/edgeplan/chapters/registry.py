@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 import yaml
 from pydantic import BaseModel, create_model
 
-from edgeplan.chapters import chapter_modules
+from edgeplan.chapters import NAMES
 from edgeplan.chapters.base import Chapter, ChapterParams, Stage, covered, expanded
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
@@ -23,7 +24,7 @@ from edgeplan.support.files import read_yaml, validate
 CHECK = "check"
 #: Every chapter by name.
 CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
-    {module.CHAPTER.name: module.CHAPTER for module in chapter_modules("chapter")}
+    {name: import_module(f"edgeplan.chapters.{name}.chapter").CHAPTER for name in NAMES}
 )
 #: Where chapters hand over what they found of a target: `<target>/<name>.json`, figures of merit, and `<name>.page.json`.
 HANDED_OVER = "results/chapters"

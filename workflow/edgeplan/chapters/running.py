@@ -165,8 +165,8 @@ def held(*, wait: bool) -> Iterator[None]:
     """Hold the workspace: one run builds in it at a time, others wait or are refused. What a run has started holds it, too."""
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("a+") as lock:
-        own = _locked(lock)
-        if not own and (holder := _holder(lock)) not in (*map(str, ancestors()), os.environ.get(HOLDER)):
+        holder = _locked(lock)
+        if holder is not None and holder not in (*map(str, ancestors()), os.environ.get(HOLDER)):
             if not wait:
                 raise BusyError(
                     "another run is building in this folder",
@@ -175,25 +175,22 @@ def held(*, wait: bool) -> Iterator[None]:
                 )
             _LOG.info("waiting for process %s, which is building in this folder", holder)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            own = True
-        if own:
+            holder = None
+        if holder is None:
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
         yield
 
 
-def _locked(lock: IO[str]) -> bool:
+def _locked(lock: IO[str]) -> str | None:
+    """Take a lock; return None, or who holds it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    return True
-
-
-def _holder(lock: IO[str]) -> str:
-    lock.seek(0)
-    return lock.read()
+        lock.seek(0)
+        return lock.read()
+    return None
 
 
 @contextmanager

@@ -28,6 +28,11 @@ _DVC_HEAD = """\
 # persist: true keeps the measured rows when a stage runs again: it measures what is missing. What else is in git is kept, too,
 # until there is something to put in its place.
 """
+#: The first stage of dvc.yaml runs whenever a value of params.yaml, or the file of a device or a pair, changed.
+_ALL = (
+    Stage(name=CHECK, function="edgeplan.chapters.check:check_params", outputs={}, reads=("config/devices", "config/pairs")),
+    *STAGES,
+)
 _RULES_HEAD = '"""Rules of {title}. Written by `make wire` from {source}; change that."""\n'
 
 
@@ -71,7 +76,7 @@ def written() -> dict[Path, str]:
     rules[Path("workflow/rules/report.smk")] = _RULES_HEAD.format(
         title="the report", source="workflow/edgeplan/chapters/registry.py"
     ) + _rule(REPORT, ["[] if CURRENT else list(parts_of_report(config))"], outputs)
-    code = {CHECK: code_digest("edgeplan.chapters.check")} | {stage.name: code_digest(stage.module) for stage in STAGES}
+    code = {stage.name: code_digest(stage.module) for stage in _ALL}
     return {Path("dvc.yaml"): document(), **rules, CODE: json.dumps(code, indent=1) + "\n"}
 
 
@@ -80,8 +85,7 @@ def written() -> dict[Path, str]:
 
 def document() -> str:
     """Write dvc.yaml from the stages of the chapters."""
-    stages: dict[str, Any] = {CHECK: _check()}
-    stages |= {stage.name: _entry(stage) for stage in STAGES}
+    stages = {stage.name: _entry(stage) for stage in _ALL}
     plots = [
         {one.path: {"template": "bar_horizontal", "title": one.title, "x": one.x, "y": one.y}}
         for chapter in CHAPTERS.values()
@@ -90,28 +94,16 @@ def document() -> str:
     return _DVC_HEAD + yaml.dump({"stages": stages, "plots": plots}, Dumper=_Dumper, sort_keys=False, width=200)
 
 
-def _check() -> dict[str, Any]:
-    """Return the first stage of dvc.yaml, which runs whenever a value of params.yaml or a device file changed."""
-    return {
-        "desc": _about("edgeplan.chapters.check"),
-        "cmd": f"edgeplan stage {CHECK}",
-        "deps": ["config/devices", "config/pairs"],
-        "params": [{"params.yaml": None}, {str(CODE): _Flow([CHECK])}],
-    }
-
-
 def _entry(stage: Stage) -> dict[str, Any]:
     made: dict[str, Any] = {"desc": _about(stage.module), "cmd": stage.command}
     if stage.read:
         made["deps"] = sorted(stage.read)
-    made["params"] = [*stage.params, {str(CODE): _Flow([stage.name])}]
+    made["params"] = [*(stage.params if stage.name != CHECK else [{"params.yaml": None}]), {str(CODE): _Flow([stage.name])}]
     own = [path for path in stage.written if path not in (*stage.plots, *stage.metrics)]
-    made["outs"] = [_out(path, stage) for path in own]
-    if stage.rows:
-        made["outs"].append({stage.rows: dict(_KEPT)})
-    for kind, paths in (("plots", stage.plots), ("metrics", stage.metrics)):
+    for kind, paths in (("outs", own), ("plots", stage.plots), ("metrics", stage.metrics)):
+        rows = [{stage.rows: dict(_KEPT)}] if stage.rows and kind == "outs" else []
         if paths:
-            made[kind] = [_out(path, stage) for path in paths]
+            made[kind] = [*(_out(path, stage) for path in paths), *rows]
     return _targeted(made, stage)
 
 
@@ -170,13 +162,14 @@ def _rule(stage: Stage, inputs: Iterable[str], outputs: Iterable[str]) -> str:
         "output": outputs,
         "log": [f'"{log}"'],
         "benchmark": [f'"{log.replace("logs", "benchmarks").replace(".log", ".tsv")}"'],
-        "threads": [_threads(stage)] if stage.all_cores else [],
+        "threads": ["cores_taken" if _on_device(stage) else "workflow.cores"] if stage.all_cores else [],
         "resources": _resources(stage),
         "params": [f"{name.replace('.', '_')}={_value(name)}" for name in stage.params],
     }
     lines = [f"rule {stage.name}:", '    """', f"    {_about(stage.module)}", '    """']
     for name, values in blocks.items():
-        shown = [line for value in values for line in _indented(value, name)]
+        comma = "" if name in ("benchmark", "threads") else ","
+        shown = [f"        {line}" for value in values for line in f"{value}{comma}".split("\n")]
         lines += (
             [f"    {name}: {shown[0].strip()}"] if name == "threads" and shown else [f"    {name}:", *shown] if shown else []
         )
@@ -189,10 +182,6 @@ def _on_device(stage: Stage) -> bool:
     return bool(stage.rows) and "device" in stage.wildcards
 
 
-def _threads(stage: Stage) -> str:
-    return "cores_taken" if _on_device(stage) else "workflow.cores"
-
-
 def _resources(stage: Stage) -> list[str]:
     if _on_device(stage):
         return ["device=measuring_here", "gres=machine_asked"]
@@ -202,11 +191,6 @@ def _resources(stage: Stage) -> list[str]:
 def _value(key: str, quote: str = '"') -> str:
     """Return a value of params.yaml as a rule names it: `config["memory"]["devices"]`."""
     return "config" + "".join(f"[{quote}{part}{quote}]" for part in key.split("."))
-
-
-def _indented(value: str, block: str) -> Iterator[str]:
-    comma = "" if block in ("benchmark", "threads") else ","
-    yield from (f"        {line}" for line in f"{value}{comma}".split("\n"))
 
 
 def _path(path: str, stage: Stage) -> str:

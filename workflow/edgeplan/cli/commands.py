@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from edgeplan import __version__
-from edgeplan.chapters import chapter_modules
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.ending import guarded
 from edgeplan.errors import ParamsError
@@ -110,8 +109,6 @@ device_app = typer.Typer(cls=_Device, help="Write device files, and check how we
 plan_app = typer.Typer(cls=_Plan, no_args_is_help=True)
 app.add_typer(device_app, name="device")
 app.add_typer(plan_app, name="plan")
-for module in chapter_modules("commands"):
-    module.register(app, plan_app)
 
 
 def _print_version(wanted: bool) -> None:

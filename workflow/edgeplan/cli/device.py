@@ -46,22 +46,21 @@ def device_init(
     pinned = ", ".join(map(str, device.cores))
     say(f"{path}: {device.engine}, {device.threads} thread{'s' if device.threads > 1 else ''} on core(s) {pinned}")
     say("next:")
-    for command, what in (
-        (f"edgeplan device check {name}", "whether figures of this machine can be trusted"),
-        (f"edgeplan measure MODEL.onnx --device {name}", "how long a model takes here"),
-        *(
-            [(f"edgeplan device adapt {name}", "predictors from those of another device, in a minute")]
-            if engine_class(device.engine).reports_nodes
-            else []
+    for offered, command, what in (
+        (True, f"edgeplan device check {name}", "whether figures of this machine can be trusted"),
+        (True, f"edgeplan measure MODEL.onnx --device {name}", "how long a model takes here"),
+        (
+            engine_class(device.engine).reports_nodes,
+            f"edgeplan device adapt {name}", "predictors from those of another device, in a minute",
         ),
-        (f"make reproduce DEVICE={name}", "measure kernels and train predictors"),
-        *(
-            [(f"edgeplan plan cold-start MODEL.onnx --device {name} --output plan", "the fastest first inference")]
-            if device.engine == "onednn"
-            else []
+        (True, f"make reproduce DEVICE={name}", "measure kernels and train predictors"),
+        (
+            device.engine == "onednn",
+            f"edgeplan plan cold-start MODEL.onnx --device {name} --output plan", "the fastest first inference",
         ),
-    ):
-        say(f"  {command:<68} # {what}")
+    ):  # fmt: skip
+        if offered:
+            say(f"  {command:<68} # {what}")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -241,7 +240,7 @@ def _in_turns(turns: Turns, way: Way, ours: Bench, theirs: Bench, processors: tu
         (mine,), (yours,) = ran[::step]
         own.append(mine.later_ms)
         other.append(yours.later_ms)
-        ratios.append(median(a / b for a, b in zip(_by_block(mine), _by_block(yours), strict=True)))
+        ratios.append(median(median(a) / median(b) for a, b in zip(mine.blocks, yours.blocks, strict=True)))
         runs = int(_BLOCKS * _SECONDS * 1e3 / max(own[-1], other[-1]))
         seconds = time.monotonic() - began
         if len(ratios) in _ROUNDS and ratio_verdict(ratios)[2] != "not told apart":
@@ -249,10 +248,6 @@ def _in_turns(turns: Turns, way: Way, ours: Bench, theirs: Bench, processors: tu
     low, high, verdict = ratio_verdict(ratios)
     few = f"a verdict takes {_ROUNDS[0]} rounds: give more seconds" if len(ratios) < _ROUNDS[0] else ""
     return Held(way.name, median(own), median(other), median(ratios), low, high, len(ratios), verdict, few)
-
-
-def _by_block(ran: Ran) -> list[float]:
-    return [median(block) for block in ran.blocks]
 
 
 def ratio_verdict(ratios: Sequence[float]) -> tuple[float, float, Verdict]:
@@ -336,7 +331,7 @@ def compare(
     kept = read(Path(against)) if Path(against).suffix == ".json" else None
     other = Path(against) if str(against) and kept is None else None
     names, processors = tuple(engine) or ((ways.REFERENCE,) if other else ways.engines()), ways.processors_of(device)
-    two = load_pair(Path(pair) if isinstance(pair, os.PathLike) else pair) if pair else None
+    two = load_pair(pair) if pair else None
     held, left_out, interrupted = list[Held](), list[LeftOut](), False
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(ScratchFolder("compare")))

@@ -194,12 +194,8 @@ _TURNS: Mapping[Goal, Callable[[Row], list[float]]] = {
     "memory": lambda row: [row.peak_bytes],
     "start": lambda row: list(row.firsts_ms),
 }
-_ADAPTER = TypeAdapter(Comparison)
-
-
-def comparison_schema() -> dict[str, Any]:
-    """Return the JSON schema of a comparison."""
-    return _ADAPTER.json_schema()
+#: Of what `--json` prints.
+COMPARISON = TypeAdapter(Comparison)
 
 
 def read(path: Path) -> Comparison:
@@ -209,7 +205,7 @@ def read(path: Path) -> Comparison:
         FormatError: the file holds none.
     """
     try:
-        return _ADAPTER.validate_json(path.read_bytes())
+        return COMPARISON.validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         why = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
         next_step = f"name an ONNX file, or keep one: edgeplan compare model.onnx --json > {path.name}"

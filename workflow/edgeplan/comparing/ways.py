@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
@@ -25,7 +25,7 @@ from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import STOCK_GPU, PairFile
 from edgeplan.engines.program import words_of
 from edgeplan.engines.registry import SETTINGS, owner, setting, version_of
-from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.inputs import drawn
 from edgeplan.measurement.process.job import PrepareJob
 from edgeplan.measurement.process.starts import prepare_offline
 from edgeplan.measurement.process.stock import inputs_of
@@ -72,11 +72,6 @@ class Ran:
     blocks: tuple[tuple[float, ...], ...]
     peak: int
 
-    @classmethod
-    def told(cls, answer: Mapping[str, Any]) -> Self:
-        """Take it from what the runner says."""
-        return cls(answer["first_ms"], tuple(map(tuple, answer["blocks"])), answer["peak"])
-
     @property
     def later_ms(self) -> float:
         """Return the median of all later inferences; of a session that ran none, its first answer."""
@@ -117,7 +112,9 @@ class Turns(Answering):
         told: dict[str, Any] = json.loads(line) if line else {"error": f"the process that starts sessions ended{self.words()}"}
         if "error" in told:
             raise ColdRunError(told["error"], next_step="correct what it complains of, or leave it out")
-        return [[Ran.told(one) for one in group] for group in told["groups"]]
+        return [
+            [Ran(one["first_ms"], tuple(map(tuple, one["blocks"])), one["peak"]) for one in group] for group in told["groups"]
+        ]
 
 
 #: The engine that outputs are compared with, and plans of this package: on the CPU, on a pair's second processor, on both.
@@ -168,7 +165,7 @@ class Way:
 
 def processors_of(device: FilePath) -> tuple[int, ...]:
     """Return the processors of a device that this process may use: by affinity, a control group's quota and SLURM."""
-    found = cores_of(load_device(Path(device) if isinstance(device, os.PathLike) else device)).all
+    found = cores_of(load_device(device)).all
     job = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return found[: min(workers(), int(job) if job.isdecimal() and int(job) else len(found))]
 
@@ -215,7 +212,7 @@ class Source:
     def __init__(self, path: Path, folder: Path) -> None:
         folder.mkdir()
         self.path, self.folder, self.inputs = path, folder, inputs_of(path)
-        self.values: Mapping[str, Array] = random_inputs(self.inputs.shapes, 0, self.inputs.types, self.inputs.below)
+        self.values: Mapping[str, Array] = drawn(self.inputs)
         write_outputs(folder / "inputs.npz", self.values)
 
 
@@ -223,14 +220,15 @@ class Server(ABC):
     """A server makes the sessions of an engine for one model; `version` is the engine's."""
 
     version: str
+    _outputs: Path
 
     @abstractmethod
     def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
         """Return a session of so many threads; one that takes no lines infers so often. EdgeplanError: there is none."""
 
-    @abstractmethod
     def outputs(self) -> list[Array]:
         """Return the outputs that a session has written last."""
+        return [*read_outputs(self._outputs).values()]
 
 
 class _Stock(Server):
@@ -241,7 +239,7 @@ class _Stock(Server):
         if not self.version:
             raise ColdRunError(f"not installed: {owner(name).install}")
         work.mkdir()
-        job = PrepareJob(setting=name, threads=threads, model=source.path, folder=work, **source.inputs.fields())
+        job = PrepareJob(setting=name, threads=threads, model=source.path, folder=work, **source.inputs)
         found = prepare_offline(job, seconds)
         if found.artefact is None:
             raise ColdRunError(found.reason)
@@ -251,33 +249,27 @@ class _Stock(Server):
         del runs
         return Session(words_of(self._name, self._artefact, threads, self._inputs, self._outputs), processors)
 
-    def outputs(self) -> list[Array]:
-        return [*read_outputs(self._outputs).values()]
-
 
 class _Own(Server):
     """Plans of cold starts serve, with kernels for later inferences, by edgeplan-run."""
 
     def __init__(self, source: Source, device: FilePath, processors: Sequence[int], seconds: float) -> None:
-        self._source, self._widest = source, self._folder(source, len(processors))
+        self._source, self._outputs = source, source.folder / "outputs"
+        widest = source.folder / f"plan-{len(processors)}"
         with pinned(*processors):
-            self._made = plan_cold_start(source.path, self._widest, device, continuous=True, budget_seconds=seconds)
-        self.version = self._made.plan.target.library_version
+            self._made = plan_cold_start(source.path, widest, device, continuous=True, budget_seconds=seconds)
+        self._borders, self.version = read_folder(widest).head.outputs, self._made.plan.target.library_version
         files = write_arrays(source.folder, source.values)
         self._words = [word for name, file in files.items() for word in ("-i", f"{name}={file}")]
 
-    @staticmethod
-    def _folder(source: Source, threads: int) -> Path:
-        return source.folder / f"plan-{threads}"
-
     def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
-        folder = self._folder(self._source, threads)
+        folder = self._source.folder / f"plan-{threads}"
         if not folder.exists():
             _narrow(self._made, self._source.path, folder, threads)
-        return plan_session(folder, processors, runs, *self._words, "-o", str(self._source.folder / "outputs"))
+        return plan_session(folder, processors, runs, *self._words, "-o", str(self._outputs))
 
     def outputs(self) -> list[Array]:
-        return [*read_arrays(self._source.folder / "outputs", read_folder(self._widest).head.outputs).values()]
+        return [*read_arrays(self._outputs, self._borders).values()]
 
 
 class _Opened(Server):
@@ -297,9 +289,6 @@ class _Opened(Server):
     def session(self, threads: int, processors: tuple[int, ...], runs: int) -> Session:
         del threads, runs
         return Session((sys.executable, "-m", OPENED, *self._words), processors)
-
-    def outputs(self) -> list[Array]:
-        return [*read_outputs(self._outputs).values()]
 
 
 def _narrow(made: ColdStartPlan, model: Path, folder: Path, threads: int) -> None:

@@ -243,7 +243,10 @@ class Modules:
             return kept[_DIGEST_BYTES:]
         code = self._fresh(asked)
         if path is not None:
-            _keep(path, hashlib.sha256(code).digest() + code)
+            with contextlib.suppress(StoreError, OSError):  # it is compiled again next time
+                path.parent.mkdir(parents=True, exist_ok=True)
+                content = hashlib.sha256(code).digest() + code
+                write_atomically(path, lambda file: file.write_bytes(content))
         return code
 
     def _options(self, asked: ProgramSource) -> list[str]:
@@ -254,12 +257,6 @@ class Modules:
         if not code:
             raise DeviceError("NVRTC gave no code", where=asked.name, next_step="install another version of nvidia-cuda-nvrtc")
         return code
-
-
-def _keep(path: Path, content: bytes) -> None:
-    with contextlib.suppress(StoreError, OSError):  # it is compiled again next time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write_bytes(content))
 
 
 def gpu_name(driver: Driver, device: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -18,8 +17,8 @@ from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.support import cpus
 from edgeplan.support.cpus import least_loaded, others_load, pin_threads
-from edgeplan.support.files import read_yaml
-from edgeplan.workspace import DEVICE_NAME, workspace
+from edgeplan.support.files import FilePath, read_yaml
+from edgeplan.workspace import DEVICE_FOLDER, DEVICE_NAME, workspace
 
 #: What OpenSSH may be told as a destination: never an option, a space or a quote.
 _HOST = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,254}$"
@@ -33,14 +32,18 @@ _SSH = (
 )
 
 
-class _Remote(BaseModel):
+class Part(BaseModel):
+    """A part of a file: a misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Remote(Part):
     """Describes a machine that a command reaches.
 
     Attributes:
         reconnect_seconds: how long a link that was cut is tried again; a board that reboots takes a minute or two.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     reconnect_seconds: Annotated[float, Field(ge=0, le=86400)] = 300.0
 
@@ -116,9 +119,6 @@ Transport = Annotated[
 ]
 
 
-DEVICE_FOLDER = Path("config/devices")
-
-
 def refuse_cores(cores: Iterable[int], where: str, else_do: str) -> None:
     """Refuse cores that do not exist, and those that an affinity or a cpuset withholds from this process."""
     count, usable = os.cpu_count() or 1, cpus.allowed()
@@ -132,7 +132,7 @@ def refuse_cores(cores: Iterable[int], where: str, else_do: str) -> None:
         )
 
 
-class GateSettings(BaseModel):
+class GateSettings(Part):
     """A gate says when a board is fit to measure; each batch waits for it.
 
     Attributes:
@@ -141,14 +141,12 @@ class GateSettings(BaseModel):
         wait_seconds: how long a batch waits for a board to cool down.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     max_celsius: Annotated[float, Field(ge=0, le=150, allow_inf_nan=False)] | None = None
     governor: Annotated[str, Field(pattern=r"^[a-z_]{0,32}$")] = ""
     wait_seconds: Annotated[float, Field(ge=0, le=86400)] = 600.0
 
 
-class DeviceFile(BaseModel):
+class DeviceFile(Part):
     """Describes one device: an engine with its settings on named cores.
 
     Attributes:
@@ -176,8 +174,6 @@ class DeviceFile(BaseModel):
     The last three plan cold starts only. Rows of the first chapter are keyed by name, threads, cores
     and options alone.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format_version: Literal[1, 2]
     name: Annotated[str, Field(max_length=64, pattern=rf"^{DEVICE_NAME.pattern}$")]
@@ -261,9 +257,9 @@ class DeviceFile(BaseModel):
             ) from error
 
 
-def load_device(name_or_path: str | Path) -> DeviceFile:
+def load_device(name_or_path: FilePath) -> DeviceFile:
     """Read a device by the path of its file, or by its name in the workspace or among the shipped ones."""
-    path = workspace().device_path(name_or_path)
+    path = workspace().path("device", name_or_path)
     device = read_yaml(path, DeviceFile, DeviceError, "device file")
     if device.name != path.stem:
         raise DeviceError(
@@ -278,21 +274,14 @@ def load_device(name_or_path: str | Path) -> DeviceFile:
     return device
 
 
-def device_named(name: str, folder: Path = DEVICE_FOLDER) -> DeviceFile:
-    """Read the file of a device of this workspace."""
-    return load_device(folder / f"{name}.yaml")
+def is_here(name: str) -> bool:
+    """Tell whether a device of this workspace is on this machine, whose cores all measuring here takes; "" is."""
+    return not name or load_device(DEVICE_FOLDER / f"{name}.yaml").board is None
 
 
-def is_here(name: str, folder: Path = DEVICE_FOLDER) -> bool:
-    """Tell whether a device is on this machine, whose cores all measuring here takes; "" is."""
-    return not name or device_named(name, folder).board is None
-
-
-def machine_of(name: str, folder: Path = DEVICE_FOLDER) -> str:
+def machine_of(name: str) -> str:
     """Name the physical machine of a device: its `machine`, else itself; `local` is this one.
 
     Devices of one machine are measured one after the other.
     """
-    if is_here(name, folder):
-        return "local"
-    return device_named(name, folder).machine or name
+    return "local" if is_here(name) else load_device(DEVICE_FOLDER / f"{name}.yaml").machine or name

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import yaml
 
-from edgeplan.devices.config import DEVICE_FOLDER, DeviceFile, load_device
-from edgeplan.devices.pairs import PAIR_FOLDER, PairFile, load_pair
+from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.support.files import validate, write_text
-from edgeplan.workspace import workspace
+from edgeplan.workspace import DEVICE_FOLDER, PAIR_FOLDER, workspace
 
 _COMMENTS = {
     "cores": "the processors the measuring process is pinned to",
@@ -24,12 +24,7 @@ _COMMENTS = {
 
 
 def create_device(
-    name: str,
-    *,
-    engine: str = "",
-    threads: int = 0,
-    cores: Sequence[int] = (),
-    force: bool = False,
+    name: str, *, engine: str = "", threads: int = 0, cores: Sequence[int] = (), force: bool = False
 ) -> tuple[DeviceFile, Path]:
     """Write a device file for an engine on this machine; give the device and its file.
 
@@ -41,8 +36,7 @@ def create_device(
             has most of the system's own work.
         force: overwrite a file that is there.
     """
-    here = workspace()
-    path = (here.devices if here.found else DEVICE_FOLDER) / f"{name}.yaml"
+    path = _own_folder() / DEVICE_FOLDER / f"{name}.yaml"
     usable = sorted(os.sched_getaffinity(0))
     count = threads or len(cores) or 1
     engine = engine or _installed()
@@ -61,7 +55,11 @@ def create_device(
     }
     device = validate(document, DeviceFile, DeviceError, "the device", f"device {name!r}")  # first: a path is made of the name
     engine_class(device.engine).version()
-    _check_cores(device, usable)
+    device.check_cores()
+    if (distinct := len(set(device.cores))) < device.threads:
+        what = f"{device.threads} threads would share {distinct} of the cores {', '.join(map(str, usable))}"
+        next_step = "name as many cores as threads, or fewer threads"
+        raise DeviceError(what, where=f"device {device.name!r}", next_step=next_step)
     _write(path, document, force=force)
     return load_device(path), path
 
@@ -75,8 +73,7 @@ def create_pair(name: str, second: str, *, cores: Sequence[int] = (), force: boo
         cores: of the CPU; without, all that this process may use.
         force: overwrite a file that is there.
     """
-    here = workspace()
-    path = (here.pairs if here.found else PAIR_FOLDER) / f"{name}.yaml"
+    path = _own_folder() / PAIR_FOLDER / f"{name}.yaml"
     first = {"name": "cpu", "device": "cpu-onednn", "cores": list(cores) or sorted(os.sched_getaffinity(0))}
     document = {
         "format_version": 2,
@@ -91,24 +88,17 @@ def create_pair(name: str, second: str, *, cores: Sequence[int] = (), force: boo
     return load_pair(path), path
 
 
+def _own_folder() -> Path:
+    """Return the folder of the workspace, or this one."""
+    here = workspace()
+    return here.root if here.found else Path()
+
+
 def _write(path: Path, document: dict[str, object], *, force: bool) -> None:
     if path.exists() and not force:
-        raise DeviceError(
-            f"there is a file of {path.stem!r} already",
-            where=str(path),
-            next_step="take another name, or overwrite with --force",
-        )
+        next_step = "take another name, or overwrite with --force"
+        raise DeviceError(f"there is a file of {path.stem!r} already", where=str(path), next_step=next_step)
     write_text(path, _text(document))
-
-
-def _check_cores(device: DeviceFile, usable: Sequence[int]) -> None:
-    device.check_cores()
-    if len(set(device.cores)) < device.threads:
-        raise DeviceError(
-            f"{device.threads} threads would share {len(set(device.cores))} of the cores {', '.join(map(str, usable))}",
-            where=f"device {device.name!r}",
-            next_step="name as many cores as threads, or fewer threads",
-        )
 
 
 def _installed() -> str:
@@ -119,11 +109,8 @@ def _installed() -> str:
         except DeviceError:
             continue
         return name
-    raise DeviceError(
-        "no engine is installed",
-        where="edgeplan device init",
-        next_step="; ".join(engine.install for engine in ENGINES.values()),
-    )
+    next_step = "; ".join(engine.install for engine in ENGINES.values())
+    raise DeviceError("no engine is installed", where="edgeplan device init", next_step=next_step)
 
 
 def _text(document: dict[str, object]) -> str:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from edgeplan.devices.config import DeviceFile, load_device, refuse_cores
+from edgeplan.devices.config import DeviceFile, Part, load_device, refuse_cores
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError
-from edgeplan.support.files import read_yaml
+from edgeplan.support.files import FilePath, read_yaml
 from edgeplan.workspace import DEVICE_NAME, workspace
 
 if TYPE_CHECKING:
     from edgeplan.runtime.processor import Dispatcher, Processor
 
-PAIR_FOLDER = Path("config/pairs")
 #: The setting of the stock engine of an NVIDIA GPU.
 STOCK_GPU = "onnxruntime-cuda"
 _Core = Annotated[int, Field(ge=0, le=100_000)]
@@ -30,11 +28,7 @@ def processor_class(engine: str) -> type[Processor]:
     return found
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Side(_Part):
+class Side(Part):
     """Names a processor of a pair.
 
     Attributes:
@@ -48,7 +42,7 @@ class Side(_Part):
     cores: Annotated[tuple[_Core, ...], Field(max_length=1024)] = ()
 
 
-class PairFile(_Part):
+class PairFile(Part):
     """Names the two processors of a pair and how they wait for each other.
 
     Attributes:
@@ -134,9 +128,9 @@ class PairFile(_Part):
             refuse_cores(side.cores, f"pair {self.name!r}, field {side.name}.cores", "a pair of cores takes two")
 
 
-def load_pair(name_or_path: str | Path) -> PairFile:
+def load_pair(name_or_path: FilePath) -> PairFile:
     """Read a pair by the path of its file, or by its name in the workspace or among the shipped ones."""
-    path = workspace().pair_path(name_or_path)
+    path = workspace().path("pair", name_or_path)
     pair = read_yaml(path, PairFile, DeviceError, "pair file")
     if pair.name != path.stem:
         raise DeviceError(

@@ -41,14 +41,8 @@ class Artefact(BaseModel):
 def as_it_is(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
     """Prepare nothing: the ONNX file is what is opened. Functions that prepare have these arguments.
 
-    Args:
-        model: the ONNX file.
-        inputs: shape of each input.
-        folder: an empty one, to build in.
-        threads: that it will be started with.
-
-    Raises:
-        UnsupportedError: the setting cannot run this model.
+    `inputs` are their shapes, the folder is an empty one to build in, and `threads` are those that it will be started with. An
+    `UnsupportedError` says that the setting cannot run this model.
     """
     del inputs, folder, threads
     return Artefact(main=model, files=model_files(model))

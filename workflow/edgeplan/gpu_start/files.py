@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,12 +47,6 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: tuple[_Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    content: memoryview
-    sha256: str
-
-
 def code_key(identity: str, source: ProgramSource) -> str:
     """Return the key of a source's code for a processor whose code depends on `identity`."""
     parts = (identity, source.text, *source.options)
@@ -68,7 +61,7 @@ class CodeCache:
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path, self.problem, self._identity = path, "", identity
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, tuple[memoryview, str]] = {}  # with what their digests are to be
         try:
             if path.stat().st_size > _MOST_BYTES:
                 self.problem = "is too large"
@@ -90,15 +83,13 @@ class CodeCache:
             if not 0 <= entry.size <= end - at:
                 self.problem = "was cut short"
                 return
-            self._parts[entry.key] = _Part(content[at : at + entry.size], entry.sha256)
+            self._parts[entry.key] = content[at : at + entry.size], entry.sha256
             at += entry.size
 
     def get(self, source: ProgramSource) -> bytes | None:
         """Return the code of a source; None where there is none for this processor, or a damaged one."""
-        found = self._parts.get(code_key(self._identity, source))
-        if found is None or sha256(found.content).hexdigest() != found.sha256:
-            return None
-        return bytes(found.content)
+        content, digest = self._parts.get(code_key(self._identity, source), (b"", ""))
+        return bytes(content) if sha256(content).hexdigest() == digest else None
 
 
 def write_codes(path: Path, identity: str, codes: Mapping[ProgramSource, bytes]) -> None:

@@ -16,9 +16,8 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import dispatch as dispatcher
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory
-from edgeplan.opencl.processor import OTHER_TYPES, DispatchingProcessor, has_other_types
-from edgeplan.opencl.spaces import tensor_of
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch
+from edgeplan.opencl.processor import OTHER_TYPES, DispatchingProcessor, has_other_types, planned_argument
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import GPU_START, PROGRAM_NAME, MadeFor, encoded, replacing, write_plan
@@ -120,7 +119,7 @@ def _sources(found: Dispatch) -> set[tuple[str, tuple[tuple[str, int], ...]]]:
 def _kernels(program: Program, step: Step, numbers: DeviceNumbers) -> dict[str, Dispatch]:
     if has_other_types(step, program.types):
         why = OTHER_TYPES
-    elif is_view(program, step, numbers.block):
+    elif is_view(step, program.shapes, program.layouts, program.offsets, numbers.block):
         return {}
     else:
         why = dispatcher.refusal(step, program.shapes, program.layouts, numbers)
@@ -135,16 +134,8 @@ def _kernels(program: Program, step: Step, numbers: DeviceNumbers) -> dict[str, 
 
 
 def _launch(program: Program, step: Step, launch: Launch) -> PlannedLaunch:
-    arguments = tuple(_argument(program, step, argument) for argument in launch.arguments)
+    arguments = tuple(planned_argument(program, step, argument) for argument in launch.arguments)
     return PlannedLaunch(launch.source, launch.kernel, launch.defines, launch.global_size, launch.local_size, arguments)
-
-
-def _argument(program: Program, step: Step, argument: Argument) -> int | str:
-    if isinstance(argument, Memory):
-        return argument.value
-    if isinstance(argument, ArenaOffset):
-        return program.offsets[tensor_of(step, argument.role)] // _FLOAT_BYTES + argument.extra
-    return float(argument).hex() if isinstance(argument, float) else int(argument)
 
 
 def _weights(program: Program, step: Step, found: Dispatch, files: Sequence[str]) -> PackedWeights | None:
@@ -160,33 +151,26 @@ def _weights(program: Program, step: Step, found: Dispatch, files: Sequence[str]
     return PackedWeights(packing.transform, dict(packing.sizes), packing.elements, step.kind, settings, tuple(places))
 
 
-@dataclass(frozen=True, slots=True)
-class StepChoice:
-    """A choice says how a plan has a step prepared: a name in `GpuModel.kernels`, and whether its weights are kept packed."""
-
-    kernel: str
-    cached: bool
-
-
 def write_gpu_folder(
     model: GpuModel,
-    choices: Sequence[StepChoice],
+    choices: Sequence[tuple[str, bool]],
     schedule: GpuSchedule,
     prediction: GpuPrediction,
     processor: DispatchingProcessor,
     folder: Path,
-) -> GpuProgram:
-    """Write a plan folder at once, where another plan may lie, and return what it executes; choices are by step.
+) -> None:
+    """Write a plan folder at once, where another plan may lie.
 
-    The processor that it is for was opened late, and these kernels have run on it: it gives their machine code.
+    A choice says how a step is prepared: a name in `GpuModel.kernels`, and whether its weights are kept packed. The processor
+    was opened late, and these kernels have run on it: it gives their machine code.
     """
-    steps = [model.step(index, choice.kernel) for index, choice in enumerate(choices)]
+    steps = [model.step(index, kernel) for index, (kernel, _) in enumerate(choices)]
     made_for = MadeFor(
         str(model.path.resolve()), model_sha256(model.path), fingerprint(), library_version(), "", 1,
         processor.capabilities.version,
     )  # fmt: skip
     with replacing(folder) as work:
-        kept = [choice.cached for choice in choices]
+        kept = [cached for _, cached in choices]
         program = model.with_steps(_packed(model, steps, kept, work / PACKED_NAME))
         (work / PROGRAM_NAME).write_bytes(encoded(program))
         if schedule.code:
@@ -197,7 +181,6 @@ def write_gpu_folder(
             write_codes(work / CODE_NAME, processor.code_identity, codes)
         names = (PROGRAM_NAME, PACKED_NAME) if program.packed_bytes else (PROGRAM_NAME,)
         write_plan(work, GPU_START, made_for, schedule, prediction, names)
-    return program
 
 
 def _packed(model: GpuModel, steps: Sequence[GpuStep], kept: Sequence[bool], path: Path) -> list[GpuStep]:

@@ -31,11 +31,10 @@ from edgeplan.errors import DeviceError, EdgeplanError, FormatError, StoreError
 from edgeplan.gpu_start.files import CodeCache, WeightFiles, packed_of, write_codes
 from edgeplan.opencl.building import ProgramSource, kernels_digest
 from edgeplan.opencl.launch import Launch, Memory
-from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.opencl.processor import DispatchingProcessor, argument_of
 from edgeplan.runtime.folder import GPU_START, PLAN_NAME, PlanFolder, plan_again
 from edgeplan.runtime.gpu_program import (
     CODE_NAME,
-    MEMORIES,
     PACKED_NAME,
     DeviceSpec,
     GpuProgram,
@@ -93,7 +92,7 @@ class GpuSession(Session):
             self._arena = processor.own_memory(self.program.arena_bytes)
             self._workspace = processor.own_memory(self.program.workspace_bytes)
         except BaseException:
-            self._end()
+            self._close()
             raise
         self.cold_ms, self.code_problem = 0.0, self._codes.problem if self._codes is not None else ""
         self._again: Callable[[], None] | None = None
@@ -181,10 +180,9 @@ class GpuSession(Session):
                 self._change.notify_all()
 
     def _prepared(self, step: GpuStep) -> Kernel:
-        memories: dict[str, Any] = {Memory.arena.value: self._arena, Memory.workspace.value: self._workspace}
-        memories[Memory.weights.value] = self._arena  # of kernels without any
-        if step.weights is not None:
-            memories[Memory.weights.value] = self._weights(step.weights)
+        memories = {Memory.arena: self._arena, Memory.workspace: self._workspace, Memory.weights: self._arena}
+        if step.weights is not None:  # kernels without any are given the arena
+            memories[Memory.weights] = self._weights(step.weights)
         with self._timed("code"):
             commands = []
             for planned in step.launches:
@@ -323,9 +321,6 @@ class GpuSession(Session):
                 write_codes(self._plan.path / CODE_NAME, self._processor.code_identity, codes)
 
     def _close(self) -> None:
-        self._end()
-
-    def _end(self) -> None:
         if hasattr(self, "_stop"):
             self._stop.set()
             for thread in self._threads:
@@ -341,13 +336,6 @@ def _require_fitting(program: GpuProgram, schedule: GpuSchedule, plan: PlanFolde
     if problem := problem_of(program, schedule):
         what = f"the plan does not fit: {problem}"
         raise FormatError(what, where=str(plan.path / PLAN_NAME), next_step=plan_again(GPU_START))
-
-
-def argument_of(argument: int | str, memories: Mapping[str, Any]) -> Any:
-    """Return an argument of a planned launch as processors take it: a memory by its name, or a number of 32 bits."""
-    if isinstance(argument, str):
-        return memories[argument] if argument in MEMORIES else np.float32(float.fromhex(argument))
-    return np.int32(argument)
 
 
 def launch_of(planned: PlannedLaunch) -> Launch:

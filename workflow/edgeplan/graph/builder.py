@@ -36,12 +36,6 @@ class GraphBuilder:
         self._inputs = [input_name]
         self.input = input_name
 
-    def add_input(self, name: str, shape: Shape) -> str:
-        """Declare a further graph input."""
-        self._tensors[name] = Tensor(name, tuple(shape))
-        self._inputs.append(name)
-        return name
-
     def shape(self, tensor: str) -> Shape:
         """Return the shape of a tensor built so far."""
         return self._tensors[tensor].shape
@@ -181,13 +175,6 @@ class GraphBuilder:
         """Drop axes of size 1 (axes from 0)."""
         out = tuple(size for axis, size in enumerate(self.shape(x)) if axis not in axes)
         return self._op("Squeeze", [x], [out], attributes={"axes": tuple(axes)})[0]
-
-    def unsqueeze(self, x: str, axes: Sequence[int]) -> str:
-        """Insert axes of size 1 at these places of the output (from 0)."""
-        out = list(self.shape(x))
-        for axis in sorted(axes):
-            out.insert(axis, 1)
-        return self._op("Unsqueeze", [x], [tuple(out)], attributes={"axes": tuple(axes)})[0]
 
     def upsample(self, x: str, factor: int = 2, *, mode: Literal["nearest", "linear"] = "nearest") -> str:
         """Enlarge an image `factor` times in both directions (`Resize`): repeat each pixel, or interpolate between centres."""

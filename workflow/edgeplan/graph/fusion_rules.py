@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.operators.elementwise import ACTIVATIONS
@@ -129,8 +129,6 @@ class FusionRules(BaseModel):
     contexts: Contexts = Contexts()
     undecided: tuple[str, ...] = ()
 
-    _known: dict[tuple[str, str, str, str, str | None], bool] = PrivateAttr(default_factory=dict)
-
     @model_validator(mode="after")
     def _check(self) -> FusionRules:
         for key in (*self.pairs, *self.inbound):
@@ -145,19 +143,12 @@ class FusionRules(BaseModel):
 
         `context` is that of the kernel's output; `other` that of the successor's further inputs (None: it has none).
         """
-        key = (head, tail, successor, context, other)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._look_up(*key)
-        return known
+        chain = None if head == tail else self._rule(f"{head}+{tail}_{successor}", context, other)
+        return bool(self._rule(f"{head}_{successor}", context, other) if chain is None else chain)
 
     def forbids(self, head: str, tail: str, successor: str, context: str = "", other: str | None = None) -> bool:
         """Tell whether there is a rule for the chain, and it says no."""
         return self._rule(f"{head}+{tail}_{successor}", context, other) is False
-
-    def _look_up(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
-        chain = None if head == tail else self._rule(f"{head}+{tail}_{successor}", context, other)
-        return bool(self._rule(f"{head}_{successor}", context, other) if chain is None else chain)
 
     def _rule(self, name: str, context: str, other: str | None) -> bool | None:
         for table in (self.inbound, self.pairs) if other is not None else (self.pairs,):

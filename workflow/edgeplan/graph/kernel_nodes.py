@@ -245,9 +245,7 @@ def _written(graph: Graph) -> str:
 
 
 def _read(config: NodeConfig) -> Graph:
-    if config.op in SPECS and not (
-        config.body or config.domain or config.weight_bytes
-    ):  # an operator on activations needs no more
+    if config.op in SPECS and not (config.body or config.domain or config.weight_bytes):  # it reads activations alone
         told = [[one for one in part if one] for part in (config.inputs, config.outputs)]
         inputs, outputs = (tuple(f"{letter}{i}" for i in range(len(part))) for letter, part in zip("xk", told, strict=True))
         shapes = zip((*inputs, *outputs), (*told[0], *told[1]), strict=True)

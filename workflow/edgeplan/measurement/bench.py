@@ -1,4 +1,8 @@
-"""Measures on a bench what the row store does not hold yet."""
+"""Measures on a bench what the row store does not hold yet; rows of Parquet files hold each measurement once, for ever.
+
+A row is keyed by everything that decides it (engine and version, device settings, measuring settings, machine fingerprint,
+measuring protocol) and by its subject and sample. Of two rows of a subject the newer one counts.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,116 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
+from edgeplan.engines.base import EngineNode
 from edgeplan.engines.registry import engine_protocol
-from edgeplan.errors import DeviceError, ModelError, NoiseError, StoreError
+from edgeplan.errors import DeviceError, FormatError, ModelError, NoiseError, StoreError
 from edgeplan.measurement.board.client import BoardMeasurer
 from edgeplan.measurement.local import Local
-from edgeplan.measurement.records import AnySubject, Batch, Measurement, Measurer
+from edgeplan.measurement.records import COLUMNS, AnySubject, Batch, Measurement, Measurer
 from edgeplan.measurement.references import ReferenceTimes
-from edgeplan.measurement.rows import measurement_of, row_of, row_store
-from edgeplan.measurement.settings import MeasurementSettings, TimeBudget
+from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents, TimeBudget
 from edgeplan.progress import BudgetProgress, progress
 from edgeplan.support.cpus import calmer
-from edgeplan.support.files import read_json, state_folder, write_json
+from edgeplan.support.files import read_json, state_folder, write_atomically, write_json
 from edgeplan.support.machine import NOT_RECORDED, last_cache_bytes, source_commit
-from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_file, journal_of, key_of, stored_rows_only
+from edgeplan.support.store import (
+    FORMAT_VERSION,
+    STORED_ROWS_ONLY,
+    FileFormat,
+    KeyedStore,
+    identity_file,
+    journal_of,
+    key_of,
+    stored_rows_only,
+)
+
+_FLOATS, _TIMES = pa.list_(pa.float32()), COLUMNS[:-1]
+_SCHEMA = pa.schema(
+    [
+        ("subject", pa.string()),
+        ("sample", pa.int32()),
+        *((name, _FLOATS) for name in _TIMES),
+        ("measured_at", pa.list_(pa.float64())),
+        ("nodes", pa.list_(pa.string())),
+        ("node_us", _FLOATS),
+        ("seconds", pa.float32()),
+    ],
+    metadata={"edgeplan_rows": str(FORMAT_VERSION)},
+)
+_MAX_ROWS_PER_FILE = 2000
+#: Subject and sample, and what was measured of them.
+RowStore = KeyedStore[tuple[str, int], Mapping[str, Any]]
+
+
+def row_store(folder: Path, key: str, identity: Mapping[str, Any]) -> RowStore:
+    """Open the store of the measurements of one set-up, in a folder (`data/rows/<device>/<stage>`) shared with others."""
+
+    def read(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
+        return {(row["subject"], row["sample"]): row for row in read_rows(path)}
+
+    def write(path: Path, rows: Mapping[tuple[str, int], Mapping[str, Any]]) -> None:
+        table = pa.Table.from_pylist([dict(row) for row in rows.values()], schema=_SCHEMA)
+        write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd", compression_level=9))
+
+    def newer(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+        return new if new["measured_at"][0] > old["measured_at"][0] else old
+
+    return KeyedStore(folder, FileFormat(read, write, newer, _MAX_ROWS_PER_FILE), key, identity, journal_of(folder.name))
+
+
+def measurement_of(row: Mapping[str, Any], nominal: ReferenceTimes, exponents: ReferenceExponents) -> Measurement:
+    """Make a measurement of a stored row, normalised as asked."""
+    nodes = tuple(EngineNode(**{**json.loads(n), "members": tuple(json.loads(n)["members"])}) for n in row["nodes"])
+    blocks = len(row["least_us"])
+    return Measurement(
+        subject=row["subject"],
+        sample=row["sample"],
+        nodes=nodes,
+        node_us=np.array(row["node_us"], dtype=np.float64).reshape(blocks, len(nodes)),
+        nominal=nominal,
+        exponents=exponents,
+        seconds=float(row["seconds"]),
+        **{name: np.array(row[name], dtype=np.float64) for name in COLUMNS},
+    )
+
+
+def row_of(m: Measurement) -> dict[str, Any]:
+    """Make the row of a measurement, rounded as the file rounds: a resumed run computes from the same numbers."""
+    nodes = [json.dumps({f: getattr(n, f) for f in EngineNode.__slots__}, separators=(",", ":")) for n in m.nodes]
+    return {
+        "subject": m.subject,
+        "sample": m.sample,
+        **{name: getattr(m, name).astype(np.float32) for name in _TIMES},
+        "measured_at": m.measured_at,
+        "nodes": nodes,
+        "node_us": m.node_us.ravel().astype(np.float32),
+        "seconds": np.float32(m.seconds),
+    }
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of one Parquet file."""
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise FormatError(
+            f"not a readable row file: {error}", where=str(path), next_step="restore it: git checkout or dvc pull"
+        ) from error
+    version = (table.schema.metadata or {}).get(b"edgeplan_rows", b"none").decode()
+    if version != str(FORMAT_VERSION):
+        raise FormatError(
+            f"rows of format version {version}, expected {FORMAT_VERSION}",
+            where=str(path),
+            next_step="use the edgeplan that wrote it, or move the file away and measure again",
+        )
+    return list(table.to_pylist())
+
 
 #: Time for coming back to noisy subjects, as a share of that of the first look at all.
 COMING_BACK = 0.35
@@ -139,12 +237,8 @@ def row_key(
 class Bench:
     """A bench measures subjects on a device, each only once.
 
-    Args:
-        device: the device.
-        settings: how to measure.
-        rows: folder of the device's row store.
-        measurer: that of the device without.
-        quiet_seconds: for how long the references are timed alone, where no stored row tells how fast they are.
+    `rows` is the folder of the device's row store; `quiet_seconds` says for how long the references are timed alone, where no
+    stored row tells how fast they are.
     """
 
     def __init__(

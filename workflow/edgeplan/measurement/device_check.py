@@ -56,11 +56,6 @@ class DeviceCheck:
         return _spread(self.compute_us)
 
     @property
-    def bandwidth_spread(self) -> float:
-        """Return the same of the bandwidth windows: neighbours on the memory bus."""
-        return _spread(self.bandwidth_us)
-
-    @property
     def residual(self) -> float:
         """Return the median relative difference of neighbouring compute windows: what normalisation cannot remove."""
         steps = [abs(b / a - 1) for a, b in itertools.pairwise(self.compute_us)]
@@ -146,7 +141,7 @@ def report_lines(found: DeviceCheck) -> list[str]:
         f"compute     least {min(found.compute_us):.1f} us, spread {100 * found.compute_spread:.1f} %",
         f"neighbours  differ by {100 * found.residual:.1f} % in the median",
         f"shared      cores slowed by others in {100 * found.shared:.0f} % of the looks",
-        f"bandwidth   least {min(found.bandwidth_us):.1f} us, spread {100 * found.bandwidth_spread:.1f} %",
+        f"bandwidth   least {min(found.bandwidth_us):.1f} us, spread {100 * _spread(found.bandwidth_us):.1f} %",
     ]
     if found.trusted:
         return [*lines, "verdict     figures from this machine can be trusted"]

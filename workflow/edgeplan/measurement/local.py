@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +188,6 @@ class Local:
 
     def __init__(self, device: DeviceFile, clock: Callable[[], float] = time.time) -> None:
         self._device, self._clock, self._before = device, clock, os.sched_getaffinity(0)
-        self._references: References | None = None
-        self._engine: Engine | None = None
 
     def describe(self) -> MachineFacts:
         """Tell what decides rows here.
@@ -200,7 +198,7 @@ class Local:
         here, facts = fingerprint(), environment()
         named = self._device.fingerprint or here
         if named != here:
-            if self._loaded().reference_loads() is None:
+            if self._engine.reference_loads() is None:
                 raise DeviceError(
                     f"its fingerprint is {named}, and this machine's is {here}",
                     where=f"device {self._device.name!r}",
@@ -217,12 +215,12 @@ class Local:
         """Time the references on the device's cores while nobody else measures."""
         with self.held():
             self._device.pin()
-            return quiet_times(self._loads(), reference_runs, seconds)
+            return quiet_times(self._references, reference_runs, seconds)
 
     def measure(self, batch: Batch) -> list[Measurement]:
         """Measure a batch on the device's cores."""
         self._device.pin()  # where others work now may not be where they did before
-        references, engine = self._loads(), self._loaded()
+        references, engine = self._references, self._engine
         began = time.monotonic()
         found = measure_batch(
             engine, batch.subjects, batch.settings, references, batch.nominal, batch.sample, clock=self._clock
@@ -246,7 +244,7 @@ class Local:
         os.sched_setaffinity(0, cpus.allowed())
         try:
             with ThreadPoolExecutor(cpus.workers()) as pool:
-                return list(pool.map(lambda graph: tuple(node.members for node in self._loaded().told(graph)), graphs))
+                return list(pool.map(lambda graph: tuple(node.members for node in self._engine.told(graph)), graphs))
         finally:
             os.sched_setaffinity(0, before)
 
@@ -254,13 +252,13 @@ class Local:
         """Go back to the processors that this process had; the engine ends with it."""
         os.sched_setaffinity(0, self._before)
 
-    def _loads(self) -> References:
-        self._references = self._references or References(self._loaded().reference_loads())
-        return self._references
+    @cached_property
+    def _references(self) -> References:
+        return References(self._engine.reference_loads())
 
-    def _loaded(self) -> Engine:
-        self._engine = self._engine or self._device.load_engine()
-        return self._engine
+    @cached_property
+    def _engine(self) -> Engine:
+        return self._device.load_engine()
 
 
 _BLOCKS = range(3, 9)

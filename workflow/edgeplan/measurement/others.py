@@ -179,44 +179,34 @@ def worth_again(share: float, processors: Sequence[int] = ()) -> bool:
     return watch.share() < _QUIETER * share
 
 
-class _Account:
-    """An account holds seconds of the processors while this process has the machine, and those that others had."""
-
-    def __init__(self, processors: Sequence[int]) -> None:
-        self._processors = processors
-        self._watch: Others | None = None
-        self.seconds = self.others = 0.0
-
-    def tell(self, held: bool) -> None:
-        """Begin to count, or count what passed since."""
-        if held:
-            self._watch = Others(self._processors)
-        elif self._watch is not None:
-            if self._watch.told:
-                passed = self._watch.seconds()
-                self.seconds, self.others = self.seconds + passed, self.others + self._watch.share() * passed
-            self._watch = None
-
-
 @contextmanager
 def watched(rows: Path, processors: Sequence[int]) -> Iterator[None]:
     """Note beside rows how much of the processors' time others had while this process measured them, holding the machine.
 
     What earlier runs noted is kept and added to. Where the kernel tells nothing, nothing is noted.
     """
-    account = _Account(processors)
+    watch: Others | None = None
+    seconds = others = 0.0
+
+    def tell(held: bool) -> None:
+        """Begin to count, or count what passed since."""
+        nonlocal watch, seconds, others
+        if watch is not None and watch.told and not held:
+            passed = watch.seconds()
+            seconds, others = seconds + passed, others + watch.share() * passed
+        watch = Others(processors) if held else None
+
     if is_held():
-        account.tell(held=True)
-    observers.append(account.tell)
+        tell(held=True)
+    observers.append(tell)
     try:
         yield
     finally:
-        observers.remove(account.tell)
-        account.tell(held=False)
-        if account.seconds >= _LEAST_SECONDS and rows.is_dir():
-            seconds, others = _noted(rows)
-            noted = {"seconds": round(seconds + account.seconds, 2), "others": round(others + account.others, 2)}
-            write_json(rows / _BOOK, noted)
+        observers.remove(tell)
+        tell(held=False)
+        if seconds >= _LEAST_SECONDS and rows.is_dir():
+            before, of_them = _noted(rows)
+            write_json(rows / _BOOK, {"seconds": round(before + seconds, 2), "others": round(of_them + others, 2)})
 
 
 def others_share(rows: Path) -> dict[str, float]:

@@ -45,10 +45,8 @@ def graph_digest(graph: Graph) -> str:
 class Subject:
     """A subject is a graph to time.
 
-    Attributes:
-        graph: the graph; its weights are seeded alike for every subject.
-        profiled: whether the time of each engine node is wanted too.
-        file: the ONNX file to time, with weights of its own, which no row store holds; None writes one of the graph.
+    Weights are seeded alike for every subject, but those of an ONNX `file`, which no row store holds; without, one is written.
+    Where it is `profiled`, the time of each engine node is wanted too.
     """
 
     graph: Graph
@@ -209,13 +207,9 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Subjects that are loaded and timed together, in interleaved blocks.
+    """Subjects that are loaded and timed together, in interleaved blocks, and the id of each in the store (`names`).
 
-    Attributes:
-        key: of the rows that the batch gives: all that decides them but the subjects.
-        names: the id of each subject in the store.
-        sample: 0 for the first measurement of a subject, k for the k-th repetition.
-        nominal: times of the references on the quiet machine.
+    The key is that of the rows that the batch gives: all that decides them but the subjects; for the others see `Measurement`.
     """
 
     key: str

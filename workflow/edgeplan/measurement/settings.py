@@ -99,11 +99,6 @@ class TimeBudget:
         return cls(time.monotonic() + seconds) if seconds else cls()
 
     @property
-    def bounded(self) -> bool:
-        """Tell whether the budget ends at all."""
-        return self.until < math.inf
-
-    @property
     def left_s(self) -> float:
         """Return the seconds that are left, at least 0."""
         return max(self.until - time.monotonic(), 0.0)
@@ -115,4 +110,4 @@ class TimeBudget:
 
     def part(self, share: float) -> TimeBudget:
         """Return a budget of a share of what is left, from now on."""
-        return TimeBudget(time.monotonic() + share * self.left_s) if self.bounded else self
+        return TimeBudget(time.monotonic() + share * self.left_s)

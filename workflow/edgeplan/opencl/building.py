@@ -103,14 +103,10 @@ class Programs:
 
     def kernel(self, asked: ProgramSource, function: str) -> Any:
         """Return a kernel object of its own, whose arguments can be set."""
-        cl = pyopencl()
         if asked not in self._built:
             self.try_apart([asked])
-            try:
-                self._built[asked] = _build(self._context, asked)
-            except cl.Error as error:
-                raise self._refused(asked, reason(error)) from error
-        return cl.Kernel(self._built[asked], function)
+            self.build(asked)
+        return pyopencl().Kernel(self._built[asked], function)
 
     def build(self, asked: ProgramSource) -> None:
         """Build a source in this process, which generates code when a kernel first runs."""

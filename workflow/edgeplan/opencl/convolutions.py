@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
-from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.launch import (
@@ -23,6 +20,7 @@ from edgeplan.opencl.launch import (
     UsefulWork,
 )
 from edgeplan.opencl.spaces import (
+    CHUNK_BYTES,
     CPU_VECTOR,
     DEPTHWISE_ROWS,
     GROUP_TILES,
@@ -30,9 +28,11 @@ from edgeplan.opencl.spaces import (
     TRIED,
     WINOGRAD_TILES,
     GroupTile,
+    LackingError,
+    Layouts,
+    Shapes,
     Tile,
     ceil,
-    chunks,
     defines,
     group_tile,
     grouped,
@@ -49,6 +49,7 @@ WINOGRAD_CHANNELS: Final = 16
 #: The least share of the computed pixels that the output has: 0.77 at 7 x 7, where it gains, 0.39 at 5 x 5, where it loses.
 WINOGRAD_USEFUL: Final = 0.5
 _IMAGE_RANK: Final = 4
+_FLOAT_BYTES: Final = 4
 _INDEX_END: Final = 1 << 31  # kernels count elements in 32 bits
 
 Arguments = tuple[Argument, ...]
@@ -89,7 +90,7 @@ class Convolution:
         return (*self.strides, *self.dilations, *self.pads)
 
 
-def convolution(step: Step, shapes: Mapping[str, Shape]) -> Convolution:
+def convolution(step: Step, shapes: Shapes) -> Convolution:
     """Return the numbers of a step."""
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
 
@@ -100,31 +101,10 @@ def convolution(step: Step, shapes: Mapping[str, Shape]) -> Convolution:
     return Convolution(source[1], target[1], step.integer("groups"), *sizes, window, strides, dilations, pads)
 
 
-def convolution_refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
-    """Return why there are no kernels for a convolution, or ""."""
-    source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
-    if len(source) != _IMAGE_RANK:
-        return f"a convolution of {len(source) - 2} axes"
-    if source[0] != 1:
-        return f"a batch of {source[0]}"
-    if not same_bytes(target, layouts[step.outputs[0]], BLOCKED, numbers.block):
-        return f"an output in the layout {layouts[step.outputs[0]]}"
-    c = convolution(step, shapes)
-    plain = not same_bytes(source, layouts[step.inputs[0]], BLOCKED, numbers.block)
-    if plain and (layouts[step.inputs[0]] != NCHW or c.groups > 1):
-        return f"an input in the layout {layouts[step.inputs[0]]} with {c.groups} groups"
-    each_in, each_out = c.channels_in // c.groups, c.channels_out // c.groups
-    unit = math.lcm(numbers.block, TILES[numbers.vector][1] * numbers.vector)
-    whole = each_in % numbers.block == 0 and each_out % unit == 0
-    if c.groups > 1 and not c.depthwise and not whole:
-        return f"a convolution of {c.groups} groups of {each_in} to {each_out} channels"
-    return post_ops.posts_refusal(step, shapes, layouts, numbers.block)
-
-
-def conv_dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> Dispatch:
-    """Return the kernels of a convolution that `convolution_refusal` lets pass."""
-    c = convolution(step, shapes)
-    posts = post_ops.arguments(step, shapes)
+def conv_dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
+    """Return the kernels of a convolution."""
+    _check(step, shapes, layouts, numbers)
+    c, posts = convolution(step, shapes), post_ops.arguments(step, shapes, layouts, numbers.block)
     if not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
         return _first(c, numbers, posts)
     if c.depthwise:
@@ -137,9 +117,29 @@ def conv_dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str,
     return _tiled(c, numbers, posts) or _direct(c, numbers, posts)
 
 
-def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> dict[str, Dispatch]:
+def _check(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> None:
+    """Raise what no kernel of a convolution does."""
+    source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
+    if len(source) != _IMAGE_RANK:
+        raise LackingError(f"a convolution of {len(source) - 2} axes")
+    if source[0] != 1:
+        raise LackingError(f"a batch of {source[0]}")
+    if not same_bytes(target, layouts[step.outputs[0]], BLOCKED, numbers.block):
+        raise LackingError(f"an output in the layout {layouts[step.outputs[0]]}")
+    c = convolution(step, shapes)
+    plain = not same_bytes(source, layouts[step.inputs[0]], BLOCKED, numbers.block)
+    if plain and (layouts[step.inputs[0]] != NCHW or c.groups > 1):
+        raise LackingError(f"an input in the layout {layouts[step.inputs[0]]} with {c.groups} groups")
+    each_in, each_out = c.channels_in // c.groups, c.channels_out // c.groups
+    unit = math.lcm(numbers.block, TILES[numbers.vector][1] * numbers.vector)
+    whole = each_in % numbers.block == 0 and each_out % unit == 0
+    if c.groups > 1 and not c.depthwise and not whole:
+        raise LackingError(f"a convolution of {c.groups} groups of {each_in} to {each_out} channels")
+
+
+def others(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> dict[str, Dispatch]:
     """Return kernels that compute what those of `conv_dispatch` do: other tiles, and the other algorithm. For autotuning."""
-    c, posts = convolution(step, shapes), post_ops.arguments(step, shapes)
+    c, posts = convolution(step, shapes), post_ops.arguments(step, shapes, layouts, numbers.block)
     if c.depthwise or not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
         return {}
     found = {
@@ -172,16 +172,18 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile
         tile = pointwise_tile(channels, numbers.vector) if pointwise else TILES[numbers.vector]
     rows, columns = tile[0], tile[1] * numbers.vector
     tiles, in_blocks = _tiles(c, block, columns), ceil(c.channels_in // c.groups, block)
-    chunked = chunks(ceil(c.pixels, rows), rows * math.prod(c.strides) * in_blocks * block, numbers.vector)
+    read_bytes = _FLOAT_BYTES * ceil(c.pixels, rows) * rows * math.prod(c.strides) * in_blocks * block
+    chunks = ceil(read_bytes, CHUNK_BYTES)  # whose input stays in a cache
+    each = ceil(ceil(c.pixels, rows), chunks)
+    items, run = (1, each) if numbers.vector >= CPU_VECTOR else (each, 1)
     name = "pointwise" if pointwise else "direct"
-    sizes = (c.pixels, chunked.run, c.channels_out, tiles, tiles // c.groups)
+    sizes = (c.pixels, run, c.channels_out, tiles, tiles // c.groups)
     before = (in_blocks,) if pointwise else (*c.size_in, in_blocks, c.size_out[1])
     window = () if pointwise else (*c.kernel, *c.moves)
-    items = (chunked.items, tiles, chunked.count)
-    launch = weighted(f"conv_{name}", tile, items, numbers, (*before, *sizes, *window, *posts))
+    launch = weighted(f"conv_{name}", tile, (items, tiles, chunks), numbers, (*before, *sizes, *window, *posts))
     inner = c.window * in_blocks * block
-    work = UsefulWork(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner)
-    packing = _packing("conv_direct", block + tiles * columns * (1 + inner), block=block, columns=columns)
+    work = UsefulWork(c.pixels, c.channels_out, chunks * each * rows, tiles * columns, inner)
+    packing = Packing.of("conv_direct", block + tiles * columns * (1 + inner), block=block, columns=columns)
     return Dispatch(f"conv.{name}", (launch,), (rows, columns), work, numbers.units, packing)
 
 
@@ -199,7 +201,7 @@ def _tiled(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Group
     launch = Launch("conv_tiled", "conv_tiled", macros, size, local, (*places, *sizes, *posts))
     inner = c.window * in_blocks * block
     work = UsefulWork(c.pixels, c.channels_out, down * tile.rows, tiles * tile.columns, inner)
-    packing = _packing("conv_direct", block + tiles * tile.columns * (1 + inner), block=block, columns=tile.columns)
+    packing = Packing.of("conv_direct", block + tiles * tile.columns * (1 + inner), block=block, columns=tile.columns)
     return Dispatch("conv.tiled", (launch,), (tile.rows, tile.columns), work, numbers.units, packing)
 
 
@@ -212,7 +214,7 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
     launch = weighted("conv_first", tile, (items, tiles, c.size_out[0]), numbers, (*sizes, *posts))
     inner = c.window * c.channels_in
     work = UsefulWork(c.pixels, c.channels_out, c.size_out[0] * along * rows, tiles * columns, inner)
-    packing = _packing("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns)
+    packing = Packing.of("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns)
     return Dispatch("conv.first", (launch,), (rows, columns), work, numbers.units, packing)
 
 
@@ -224,7 +226,7 @@ def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Disp
     sizes = (*c.size_in, *c.size_out, run, c.channels_out, blocks, *c.kernel, *c.moves)
     launch = weighted("conv_depthwise", (rows, 1), size, numbers, (*sizes, *posts))
     work = UsefulWork(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window)
-    packing = _packing("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block)
+    packing = Packing.of("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block)
     return Dispatch("conv.depthwise", (launch,), (rows, numbers.vector), work, numbers.units, packing)
 
 
@@ -253,7 +255,7 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
     each = _WINOGRAD_PLACES / WINOGRAD_TILE**2 * in_blocks * block
     work = UsefulWork(c.pixels, c.channels_out, groups * rows * WINOGRAD_TILE**2, tiles * columns, each)
     elements = tiles * columns * (1 + _WINOGRAD_PLACES * in_blocks * block)
-    packing = _packing("conv_winograd", elements, block=block, columns=columns)
+    packing = Packing.of("conv_winograd", elements, block=block, columns=columns)
     workspace = inputs + _WINOGRAD_PLACES * groups * rows * tiles * columns
     return Dispatch("conv.winograd", launches, (rows, columns), work, numbers.units, packing, workspace)
 
@@ -261,7 +263,3 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
 def _tiles(c: Convolution, block: int, columns: int) -> int:
     """Return tiles of channels, with those that fill the last block: they are to be zero."""
     return ceil(ceil(c.channels_out, block) * block, columns)
-
-
-def _packing(transform: str, elements: int, **sizes: int) -> Packing:
-    return Packing(transform, elements, MappingProxyType(sizes))

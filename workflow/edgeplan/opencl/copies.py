@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from msgspec import structs
 
-from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Memory, Packing
 from edgeplan.opencl.spaces import (
+    Channels,
     DeviceTensor,
     LackingError,
+    LaunchChain,
     Layouts,
     Shapes,
     Space,
-    Strides,
-    activation_tensor,
     by_row,
+    ceil,
     image_strides,
     is_blocked,
     plain_strides,
     rows,
-    walked,
 )
-from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
+from edgeplan.runtime.layouts import BLOCKED, NCHW
 
-_ALIGNED = 16  # elements of a cache line
 _RANK, _CHANNELS, _ROW_AXIS = 4, 1, 2
 _PACKED = 2  # constants of a step
 #: Codes of `sources/window.cl`.
@@ -41,87 +39,11 @@ _POOLING = {"max": 0, "avg_exclude_padding": 1, "avg_include_padding": 2}
 _RESIZING = ("nearest", "linear")
 
 
-@dataclass(frozen=True, slots=True)
-class Channels:
-    """Maps each channel (or lane) c of the target to one of the source: `c % groups * each + c // groups + shift`.
-
-    Below 0 the target stays as it is; from `limit` on it is 0, if it is padding.
-    """
-
-    limit: int
-    shift: int = 0
-    groups: int = 1
-    each: int = 0
-
-
-@dataclass(slots=True)
-class LaunchChain:
-    """A chain collects the launches of one step, with what lies between them."""
-
-    numbers: DeviceNumbers
-    launches: list[Launch] = field(default_factory=list)
-    workspace: int = 0
-
-    def temporary(self, shape: Shape, layout: str) -> DeviceTensor:
-        """Add a tensor that lives between launches."""
-        made = DeviceTensor(Memory.workspace, self.workspace, shape, layout)
-        self.workspace += -(-made.elements(self.numbers.block) // _ALIGNED) * _ALIGNED
-        return made
-
-    def copied(self, source: DeviceTensor, target: DeviceTensor) -> None:
-        """Launch a copy from one layout to another; the shape is the same."""
-        space, (out, read) = walked(target, [(source.shape, source.layout)], self.numbers.block)
-        self.moved((source, read), (target, out), space, Channels(space.lanes))
-
-    def moved(
-        self, source: tuple[DeviceTensor, Strides], target: tuple[DeviceTensor, Strides], space: Space, channels: Channels
-    ) -> None:
-        """Copy lanes from a tensor to another."""
-        (read, steps), (written, places) = source, target
-        arguments = [
-            *(read.memory, read.place, *steps, written.memory, written.place, *places),
-            *(space.width, space.height, space.blocks, space.lanes, int(space.padded)),
-            *(channels.groups, channels.each, channels.shift, channels.limit),
-        ]
-        self.launches.append(space.launch("move", "move", self.numbers, arguments))
-
-    def plain(self, tensor: DeviceTensor) -> DeviceTensor:
-        """Return a tensor in row-major order, copied if it is in blocks."""
-        if not is_blocked(tensor, self.numbers.block):
-            return replace(tensor, layout=NCHW)
-        made = self.temporary(tensor.shape, NCHW)
-        self.copied(tensor, made)
-        return made
-
-    def blocked(self, tensor: DeviceTensor) -> DeviceTensor:
-        """Return an image in blocks, copied if it is row-major."""
-        if self.in_blocks(tensor):
-            return replace(tensor, layout=BLOCKED)
-        made = self.temporary(tensor.shape, BLOCKED)
-        self.copied(tensor, made)
-        return made
-
-    def in_blocks(self, tensor: DeviceTensor) -> bool:
-        """Tell whether an image has the bytes of one in blocks."""
-        if len(tensor.shape) != _RANK or tensor.shape[0] != 1:
-            raise LackingError(f"this of a tensor {tensor.shape}")
-        return same_bytes(tensor.shape, tensor.layout, BLOCKED, self.numbers.block)
-
-    def done(self, implementation: str, work: UsefulWork | None = None) -> Dispatch:
-        """Return the dispatch of the step; without its own count of work it is one copy of all elements."""
-        if work is None:
-            width, height, blocks = self.launches[-1].global_size
-            lanes = blocks * self.numbers.block
-            work = UsefulWork(width * height, lanes, width * height, lanes, 1.0)
-        tile, units = (1, self.numbers.block), self.numbers.units
-        return Dispatch(implementation, tuple(self.launches), tile, work, units, workspace_elements=self.workspace)
-
-
 def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy each input, or constant, to its place in the output, in order: a block that two share is written by both."""
-    chain, axis = LaunchChain(numbers), step.integer("axis")
-    target = activation_tensor(step, "output", shapes, layouts)
-    sources = [activation_tensor(step, f"input:{index}", shapes, layouts) for index in range(len(step.inputs))]
+    chain, axis = LaunchChain(step, shapes, layouts, numbers), step.integer("axis")
+    target = chain.tensor("output")
+    sources = [chain.tensor(f"input:{index}") for index in range(len(step.inputs))]
     held = 0
     for place, name in sorted((int(role.removeprefix("part_")), name) for role, name in step.weights.items()):
         sources.insert(place, DeviceTensor(Memory.weights, held, shapes[name], NCHW))
@@ -135,14 +57,16 @@ def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
         else:
             _row_part(chain, source, target, axis, (0, start))
         start += source.shape[axis]
-    return replace(chain.done("concat.move"), packing=Packing("in_a_row", held) if held else Packing())
+    if held:
+        chain.packing = Packing("in_a_row", held)
+    return chain.done("concat.move")
 
 
 def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy each output from its place in the input."""
-    chain, axis = LaunchChain(numbers), step.integer("axis")
-    source = activation_tensor(step, "input:0", shapes, layouts)
-    targets = [activation_tensor(step, f"output:{index}", shapes, layouts) for index in range(len(step.outputs))]
+    chain, axis = LaunchChain(step, shapes, layouts, numbers), step.integer("axis")
+    source = chain.tensor("input:0")
+    targets = [chain.tensor(f"output:{index}") for index in range(len(step.outputs))]
     start = step.integer("start") if "start" in step.settings else 0
     for target in targets:
         if _images([source, *targets], axis, numbers.block):
@@ -178,15 +102,13 @@ def _pasted(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, axis
     block, channels = chain.numbers.block, source.shape[1]
     read, out = image_strides(source, source.shape, block), image_strides(target, target.shape, block)
     padded = is_blocked(target, block)
-    if axis != _CHANNELS:
-        space = _space(source, -(-channels // block), channels, padded=padded, flat=False)
-        chain.moved((source, read), (_from(target, start * out[axis - 1]), out), space, Channels(channels))
+    by_channel = axis == _CHANNELS
+    if not by_channel or not padded:
+        space = _space(source, ceil(channels, block), channels, padded=padded, flat=by_channel)
+        place = _from(target, start * out[3 if by_channel else axis - 1])
+        chain.moved((source, read), (place, out), space, Channels(channels))
         return
-    if not padded:
-        space = _space(source, -(-channels // block), channels, padded=False, flat=True)
-        chain.moved((source, read), (_from(target, start * out[3]), out), space, Channels(channels))
-        return
-    first, last = start // block, -(-(start + channels) // block)
+    first, last = start // block, ceil(start + channels, block)
     space = _space(source, last - first, target.shape[1] - first * block, padded=True, flat=True)
     place = _from(target, first * out[0])
     chain.moved((source, read), (place, out), space, Channels(channels, first * block - start))
@@ -197,7 +119,7 @@ def _cut(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, axis: i
     read, out = image_strides(source, source.shape, block), image_strides(target, target.shape, block)
     by_channel = axis == _CHANNELS
     padded = is_blocked(target, block)
-    space = _space(target, -(-channels // block), channels, padded=padded, flat=by_channel)
+    space = _space(target, ceil(channels, block), channels, padded=padded, flat=by_channel)
     place = source if by_channel else _from(source, start * read[axis - 1])
     chain.moved((place, read), (target, out), space, Channels(source.shape[1], start if by_channel else 0))
 
@@ -208,27 +130,27 @@ def _row_part(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, ax
     outer = math.prod(source.shape[:axis])
     lanes = min(source.shape[axis], target.shape[axis]) * inner
     read, out = ((block, 0, tensor.shape[axis] * inner, 1) for tensor in (source, target))
-    space = Space(-(-lanes // block), 1, outer, lanes, padded=False)
+    space = Space(ceil(lanes, block), 1, outer, lanes, padded=False)
     places = [_from(tensor, start * inner) for tensor, start in zip((source, target), starts, strict=True)]
     chain.moved((places[0], read), (places[1], out), space, Channels(lanes))
 
 
 def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy channels of several groups, in turn."""
-    chain, groups = LaunchChain(numbers), step.integer("groups")
-    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
+    chain, groups = LaunchChain(step, shapes, layouts, numbers), step.integer("groups")
+    source, target = chain.ends()
     chain.in_blocks(source)  # an image, in blocks or not
     block, channels = numbers.block, source.shape[1]
     read, out = (image_strides(one, one.shape, block) for one in (source, target))
-    space = _space(target, -(-channels // block), channels, padded=is_blocked(target, block), flat=True)
+    space = _space(target, ceil(channels, block), channels, padded=is_blocked(target, block), flat=True)
     chain.moved((source, read), (target, out), space, Channels(channels, 0, groups, channels // groups))
     return chain.done("shuffle.move")
 
 
 def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy the same values in row-major order, whatever the two layouts."""
-    chain = LaunchChain(numbers)
-    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
+    chain = LaunchChain(step, shapes, layouts, numbers)
+    source, target = chain.ends()
     before, after = (is_blocked(one, numbers.block) for one in (source, target))
     if before and after:
         source, before = chain.plain(source), False
@@ -244,8 +166,8 @@ def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 def transpose(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy axes in another order, between row-major tensors."""
-    chain, permutation = LaunchChain(numbers), step.sizes("permutation")
-    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
+    chain, permutation = LaunchChain(step, shapes, layouts, numbers), step.sizes("permutation")
+    source, target = chain.ends()
     source = chain.plain(source)
     written = target if not is_blocked(target, numbers.block) else chain.temporary(target.shape, NCHW)
     own = plain_strides(source.shape, source.shape)
@@ -265,8 +187,8 @@ def cut_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
 
 def paste_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Copy rows to their place in an image."""
-    chain = LaunchChain(numbers)
-    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
+    chain = LaunchChain(step, shapes, layouts, numbers)
+    source, target = chain.ends()
     chain.in_blocks(target)  # one image
     _pasted(chain, source, target, _ROW_AXIS, step.integer("start"))
     return chain.done("paste_rows.move")
@@ -303,12 +225,12 @@ def _in_blocks(
     step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, kernel: tuple[str, list[Argument]], work: float
 ) -> Dispatch:
     """Dispatch a kernel of `window.cl`; images are put into blocks before it and out of them behind it if need be."""
-    chain, (name, given) = LaunchChain(numbers), kernel
-    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
+    chain, (name, given) = LaunchChain(step, shapes, layouts, numbers), kernel
+    source, target = chain.ends()
     source = chain.blocked(source)
     written = target if chain.in_blocks(target) else chain.temporary(target.shape, BLOCKED)
     _, channels, height, width = target.shape
-    space = Space(-(-channels // numbers.block), height, width, channels, padded=True)
+    space = Space(ceil(channels, numbers.block), height, width, channels, padded=True)
     arguments = [source.memory, source.place, written.memory, written.place, *source.shape[2:], height, width, channels]
     chain.launches.append(space.launch("window", name, numbers, [*arguments, *given]))
     done = space.work(chain.launches[-1], numbers.block, work)
@@ -319,8 +241,8 @@ def _in_blocks(
 
 def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Build the softmax of each row along an axis of a row-major tensor."""
-    chain, axis = LaunchChain(numbers), step.integer("axis")
-    source, target = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
+    chain, axis = LaunchChain(step, shapes, layouts, numbers), step.integer("axis")
+    source, target = chain.ends()
     source = chain.plain(source)
     plain = len(target.shape) != _RANK or target.layout == NCHW  # no image, or a row-major one
     written = target if plain else chain.temporary(target.shape, NCHW)

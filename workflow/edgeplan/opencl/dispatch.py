@@ -7,7 +7,8 @@ image's kernels are launched for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -15,8 +16,8 @@ from typing import Final
 from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import convolutions, copies, pointwise, products
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch
-from edgeplan.opencl.spaces import TRIED, Layouts, Maker, Shapes, refusal_of
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch
+from edgeplan.opencl.spaces import TRIED, LackingError, Layouts, Shapes, tensor_of
 from edgeplan.runtime.layouts import size_bytes
 
 #: Of one tensor: kernels count elements, padding among them, in 32 bits.
@@ -30,10 +31,12 @@ _OF_IMAGES = frozenset(
         *("binary", "reshape", "transpose", "cut_rows", "paste_rows"),
     }
 )
-#: Makers that say themselves what they lack.
-_OTHERS: Mapping[str, Maker] = MappingProxyType(
+#: Kind of step -> what makes its kernels, or raises what they lack.
+_MAKERS: Mapping[str, Callable[..., Dispatch]] = MappingProxyType(
     {
         **dict.fromkeys(("eltwise", "binary", "scale"), pointwise.pointwise_dispatch),
+        "conv": convolutions.conv_dispatch,
+        "fc": products.fc,
         "concat": copies.concat,
         "split": copies.split,
         "shuffle": copies.shuffle,
@@ -49,26 +52,15 @@ _OTHERS: Mapping[str, Maker] = MappingProxyType(
         "paste_rows": copies.paste_rows,
     }
 )
-#: Kind of step -> (why a step is refused or "", its kernels).
-KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str], Callable[..., Dispatch]]] = MappingProxyType(
-    {
-        "conv": (convolutions.convolution_refusal, convolutions.conv_dispatch),
-        "fc": (products.fc_refusal, products.fc),
-        **{kind: (refusal_of(maker), maker) for kind, maker in _OTHERS.items()},
-    }
-)
 
 
 def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
     """Return why there are no kernels for a step, or ""."""
-    if step.kind not in KINDS:
-        return f"steps of kind {step.kind}"
-    if (most := _most_elements(step, shapes)) > MOST_ELEMENTS:
-        return f"a tensor of {most} elements, more than {MOST_ELEMENTS}"
-    why = KINDS[step.kind][0](step, shapes, layouts, numbers)
-    if why and _images_of(step, shapes) > 1:
-        return KINDS[step.kind][0](step, _one_image(step, shapes), layouts, numbers)
-    return why
+    try:
+        _made(step, shapes, layouts, numbers)
+    except LackingError as lacking:
+        return str(lacking)
+    return ""
 
 
 def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, leading: int = 0) -> Dispatch:
@@ -76,36 +68,46 @@ def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
 
     `leading` are, of a fully connected step, columns of the tensor that its output is a range of; 0 for those of the output.
     """
-    known = KINDS.get(step.kind)
-    as_one = (
-        known is not None and _most_elements(step, shapes) <= MOST_ELEMENTS and not known[0](step, shapes, layouts, numbers)
-    )
-    if not as_one and (why := refusal(step, shapes, layouts, numbers)):
-        raise DeviceError(
-            f"the OpenCL kernels lack {why}", where=f"step {step.name!r}", next_step="leave this step to the other processor"
-        )
-    make = KINDS[step.kind][1]
-    if not as_one:  # of several images at once
-        return _of_images(step, shapes, layouts, numbers, lambda one: make(step, one, layouts, numbers))
-    if leading:
-        return make(step, shapes, layouts, numbers, leading)
-    return make(step, shapes, layouts, numbers)
+    with _telling(step):
+        return _made(step, shapes, layouts, numbers, leading)
 
 
 def alternative_dispatches(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> dict[str, Dispatch]:
     """Return by name, to be timed, what computes the same for a convolution or a fully connected step."""
     found: dict[str, Dispatch] = {}
-    if step.kind == "conv":
-        found = convolutions.others(step, shapes, layouts, numbers)
-    elif step.kind == "fc":
-        for rows, vectors in TRIED[numbers.vector]:
-            found[f"{rows} x {vectors}"] = products.fc(step, shapes, layouts, numbers, tile=(rows, vectors))
+    with _telling(step):
+        if step.kind == "conv":
+            found = convolutions.others(step, shapes, layouts, numbers)
+        elif step.kind == "fc":
+            for rows, vectors in TRIED[numbers.vector]:
+                found[f"{rows} x {vectors}"] = products.fc(step, shapes, layouts, numbers, tile=(rows, vectors))
     own = dispatch(step, shapes, layouts, numbers).launches if found else ()
     return {name: other for name, other in found.items() if other.launches != own}
 
 
-def _most_elements(step: Step, shapes: Shapes) -> int:
-    return max(math.prod(shapes[name]) for name in (*step.reads, *step.outputs, *step.weights.values()))
+@contextmanager
+def _telling(step: Step) -> Iterator[None]:
+    try:
+        yield
+    except LackingError as lacking:
+        what, instead = f"the OpenCL kernels lack {lacking}", "leave this step to the other processor"
+        raise DeviceError(what, where=f"step {step.name!r}", next_step=instead) from lacking
+
+
+def _made(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, leading: int = 0) -> Dispatch:
+    if step.kind not in _MAKERS:
+        raise LackingError(f"steps of kind {step.kind}")
+    most = max(math.prod(shapes[name]) for name in (*step.reads, *step.outputs, *step.weights.values()))
+    if most > MOST_ELEMENTS:
+        raise LackingError(f"a tensor of {most} elements, more than {MOST_ELEMENTS}")
+    make = _MAKERS[step.kind]
+    try:
+        return make(step, shapes, layouts, numbers, *([leading] if leading else []))
+    except LackingError:
+        if (images := _images_of(step, shapes)) == 1:
+            raise
+    one = {**shapes, **{tensor: (1, *shapes[tensor][1:]) for tensor in (*step.reads, *step.outputs)}}
+    return _of_images(step, shapes, layouts, numbers.block, make(step, one, layouts, numbers), images)
 
 
 def _images_of(step: Step, shapes: Shapes) -> int:
@@ -120,29 +122,20 @@ def _images_of(step: Step, shapes: Shapes) -> int:
     return counts.pop() if able else 1
 
 
-def _one_image(step: Step, shapes: Shapes) -> Shapes:
-    """Return the shapes of one image of a step."""
-    tensors = dict.fromkeys((*step.reads, *step.outputs))
-    return MappingProxyType({**shapes, **{t: (1, *shapes[t][1:]) for t in tensors}})
-
-
-def _of_images(
-    step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, make: Callable[[Shapes], Dispatch]
-) -> Dispatch:
+def _of_images(step: Step, shapes: Shapes, layouts: Layouts, block: int, found: Dispatch, count: int) -> Dispatch:
     """Return the kernels of one image, for each of several."""
-    count = _images_of(step, shapes)
-    found = make(_one_image(step, shapes))
-    names = {f"input:{k}": t for k, t in enumerate(step.inputs)} | {f"output:{k}": t for k, t in enumerate(step.outputs)}
-    names |= {f"operand:{k}": p.tensor for k, p in enumerate(step.post_ops)} | {"output": step.outputs[0]}
-    apart = {role: size_bytes(shapes[t], layouts[t], numbers.block) // _FLOAT_BYTES // count for role, t in names.items() if t}
 
     def moved(argument: Argument, image: int) -> Argument:
         if not isinstance(argument, ArenaOffset):
             return argument
-        return replace(argument, extra=argument.extra + image * apart[argument.role])
+        tensor = tensor_of(step, argument.role)
+        apart = size_bytes(shapes[tensor], layouts[tensor], block) // _FLOAT_BYTES // count
+        return replace(argument, extra=argument.extra + image * apart)
 
-    launches: list[Launch] = []
-    for image in range(count):
-        launches += [replace(one, arguments=tuple(moved(a, image) for a in one.arguments)) for one in found.launches]
+    launches = tuple(
+        replace(one, arguments=tuple(moved(argument, image) for argument in one.arguments))
+        for image in range(count)
+        for one in found.launches
+    )
     work = replace(found.work, pixels=found.work.pixels * count, padded_pixels=found.work.padded_pixels * count)
-    return replace(found, launches=tuple(launches), work=work)
+    return replace(found, launches=launches, work=work)

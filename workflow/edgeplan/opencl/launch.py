@@ -112,6 +112,11 @@ class Packing:
     elements: int = 0
     sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
+    @classmethod
+    def of(cls, transform: str, elements: int, **sizes: int) -> Packing:
+        """Return a packing with sizes by name."""
+        return cls(transform, elements, MappingProxyType(sizes))
+
 
 @dataclass(frozen=True, slots=True)
 class UsefulWork:
@@ -143,25 +148,16 @@ class Dispatch:
     def features(self) -> dict[str, float]:
         """Return the features that a predictor of latency learns from, alike for all implementations (LiPG, section 3.2)."""
         work = self.work
-        groups = [launch.groups for launch in self.launches]
-        waves = [-(-count // self.units) for count in groups]
+        each = [launch.groups for launch in self.launches]
+        groups, waves = sum(each), sum(-(-count // self.units) for count in each)
         padded = work.padded_pixels * work.padded_channels
-        found = {
-            "launches": len(self.launches),
-            "work_group": math.prod(self.launches[-1].local_size),
-            "work_groups": sum(groups),
-            "waves": sum(waves),
-            "last_wave": sum(groups) / (sum(waves) * self.units),
-            "tile_pixels": self.tile[0],
-            "tile_channels": self.tile[1],
-            "padded_pixels": work.padded_pixels,
-            "padded_channels": work.padded_channels,
-            "useful": work.pixels * work.channels / padded,
-            "padded_work": padded * work.multiplications,
-            "weight_elements": self.packing.elements,
-            "workspace_elements": self.workspace_elements,
-        }
-        return {name: float(value) for name, value in found.items()}
+        useful, group = work.pixels * work.channels / padded, math.prod(self.launches[-1].local_size)
+        found = (
+            *(len(self.launches), group, groups, waves, groups / (waves * self.units), *self.tile),
+            *(work.padded_pixels, work.padded_channels, useful, padded * work.multiplications),
+            *(self.packing.elements, self.workspace_elements),
+        )
+        return dict(zip(FEATURES, map(float, found), strict=True))
 
 
 def packed_buffer(packing: Packing, values: Sequence[Array]) -> Array:
@@ -192,11 +188,6 @@ def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, fo
         found[block : block + len(bias)] = bias
     target = found[block + out :].reshape(out // columns, height * width, inner, columns)
     target[:] = padded.reshape(out // columns, columns, inner, height * width).transpose(0, 3, 2, 1)
-
-
-def _as_it_is(_sizes: Mapping[str, int], weight: Array, _bias: Array | None, found: Array) -> None:
-    """Copy a weight of any shape, row-major."""
-    found[: weight.size] = weight.ravel()
 
 
 def _by_channel(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
@@ -272,7 +263,7 @@ TRANSFORMS: Mapping[str, Callable[[Mapping[str, int], Array, Array | None, Array
         "conv_winograd": _conv_winograd,
         "conv_first": _conv_first,
         "linear": _linear,
-        "as_it_is": _as_it_is,
+        "as_it_is": _in_a_row,
         "by_channel": _by_channel,
         "in_a_row": _in_a_row,
     }

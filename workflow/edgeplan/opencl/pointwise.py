@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from edgeplan.graph.steps import PostOp, Step
@@ -12,12 +12,12 @@ from edgeplan.opencl.post_ops import ELTWISE
 from edgeplan.opencl.spaces import (
     DeviceTensor,
     LackingError,
+    LaunchChain,
     Layouts,
     Shapes,
     Space,
     Strides,
-    activation_tensor,
-    dispatched,
+    ceil,
     walked,
 )
 
@@ -40,50 +40,48 @@ class _Operation:
 
 def pointwise_dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Return the kernels of a step of kind eltwise, binary or scale."""
-    source, out = activation_tensor(step, "input:0", shapes, layouts), activation_tensor(step, "output", shapes, layouts)
-    own, packing = _own(step, shapes, layouts, numbers.block)
-    operations = [*own, *(_behind(step, index, post, shapes, layouts) for index, post in enumerate(step.post_ops))]
+    chain = LaunchChain(step, shapes, layouts, numbers)
+    source, out = chain.ends()
+    operations = [*_own(chain), *(_behind(chain, index, post) for index, post in enumerate(step.post_ops))]
     others = [(one.operand.shape, one.operand.layout) for one in operations if one.operand is not None]
     space, (written, read, *rest) = walked(out, [(source.shape, source.layout), *others], numbers.block)
     strides = iter(rest)
     given = [(one, next(strides) if one.operand is not None else _FLAT) for one in operations]
-    launches: list[Launch] = []
     for start in range(0, len(given), MOST):
         begins, steps = (source, read) if start == 0 else (out, written)
-        launches.append(_launch(space, numbers, (begins, steps), (out, written), given[start : start + MOST]))
-    found = dispatched(f"{step.kind}.pointwise", space, launches, numbers, len(operations))
-    return replace(found, packing=packing)
+        chain.launches.append(_launch(space, numbers, (begins, steps), (out, written), given[start : start + MOST]))
+    return chain.done(f"{step.kind}.pointwise", space.work(chain.launches[-1], numbers.block, len(operations)))
 
 
-def _own(step: Step, shapes: Shapes, layouts: Layouts, block: int) -> tuple[list[_Operation], Packing]:
+def _own(chain: LaunchChain) -> list[_Operation]:
+    step, shapes, block = chain.step, chain.shapes, chain.numbers.block
     if step.kind == "eltwise":
-        return [_eltwise(step.text("algorithm"), step.number("alpha"), step.number("beta"))], Packing()
+        return [_eltwise(step.text("algorithm"), step.number("alpha"), step.number("beta"))]
     out = shapes[step.outputs[0]]
     if step.kind == "scale":
-        channels = -(-out[1] // block) * block
-        shape, sizes = (1, out[1], *[1] * (len(out) - 2)), MappingProxyType({"block": block})
+        channels = ceil(out[1], block) * block
+        shape = (1, out[1], *[1] * (len(out) - 2))
         pair = [DeviceTensor(Memory.weights, place, shape, "nchw") for place in (0, channels)]
-        codes = (BINARY["mul"], BINARY["add"])
-        both = [_Operation(code, operand=one) for code, one in zip(codes, pair, strict=True)]
-        return both, Packing("by_channel", 2 * channels, sizes)
+        chain.packing = Packing.of("by_channel", 2 * channels, block=block)
+        return [_Operation(BINARY[name], operand=one) for name, one in zip(("mul", "add"), pair, strict=True)]
     code = BINARY.get(step.text("algorithm"))
     if code is None:
         raise LackingError(f"the operation {step.text('algorithm')}")
     if "operand" not in step.weights:
-        return [_Operation(code, operand=activation_tensor(step, "input:1", shapes, layouts))], Packing()
+        return [_Operation(code, operand=chain.tensor("input:1"))]
     shape = step.sizes("shape") if "shape" in step.settings else shapes[step.weights["operand"]]
     operand = DeviceTensor(Memory.weights, 0, (1,) * (len(out) - len(shape)) + tuple(shape), "nchw")
-    elements = operand.elements(block)
-    return [_Operation(code, operand=operand)], Packing("as_it_is", -(-elements // block) * block)
+    chain.packing = Packing("as_it_is", ceil(operand.elements(block), block) * block)
+    return [_Operation(code, operand=operand)]
 
 
-def _behind(step: Step, index: int, post: PostOp, shapes: Shapes, layouts: Layouts) -> _Operation:
+def _behind(chain: LaunchChain, index: int, post: PostOp) -> _Operation:
     if post.kind == "eltwise":
         return _eltwise(post.algorithm, post.alpha, post.beta)
     code = BINARY.get(post.algorithm or "add")
     if code is None:
         raise LackingError(f"the post-operation {post.algorithm}")
-    return _Operation(code, operand=activation_tensor(step, f"operand:{index}", shapes, layouts))
+    return _Operation(code, operand=chain.tensor(f"operand:{index}"))
 
 
 def _eltwise(algorithm: str, alpha: float, beta: float) -> _Operation:

@@ -14,7 +14,17 @@ from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import ProgramSource
-from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, packed_buffer, stored_numbers
+from edgeplan.opencl.launch import (
+    FEATURES,
+    ArenaOffset,
+    Argument,
+    DeviceNumbers,
+    Dispatch,
+    Launch,
+    Memory,
+    packed_buffer,
+    stored_numbers,
+)
 from edgeplan.opencl.spaces import tensor_of
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.partitioned.program import is_view
@@ -84,7 +94,7 @@ class DispatchingProcessor(Processor):
     def prepare(self, executable: Executable, index: int) -> Kernel:
         """Dispatch a step, build its kernels, read and pack its weights, and set all arguments."""
         program, step = executable.program, executable.program.steps[index]
-        if is_view(program, step, self.device_numbers.block):
+        if is_view(step, program.shapes, program.layouts, program.offsets, self.device_numbers.block):
             return Kernel("reshape.view", ())
         if has_other_types(step, program.types):
             raise ModelError(OTHER_TYPES, where=f"step {step.name!r}", next_step="leave it to the CPU")
@@ -98,8 +108,11 @@ class DispatchingProcessor(Processor):
         if found.packing.elements:
             values = packed_buffer(found.packing, folded(step, executable.read(index)))
         memories = self._memories_of(executable, values, found.workspace_elements)
-        commands = tuple(self.command(launch, _arguments(program, step, launch, memories)) for launch in found.launches)
-        return Kernel(found.implementation, commands, found.features())
+        commands = []
+        for launch in found.launches:
+            planned = [planned_argument(program, step, argument) for argument in launch.arguments]
+            commands.append(self.command(launch, [argument_of(one, memories) for one in planned]))
+        return Kernel(found.implementation, tuple(commands), found.features())
 
     def joined(self, kernels: Sequence[Kernel]) -> Kernel:
         """Return a kernel that runs all commands of others, one after the other."""
@@ -220,14 +233,17 @@ class DispatchingProcessor(Processor):
         return self._error(f"{what} in memory that this processor has not allocated", next_step)
 
 
-def _arguments(program: Program, step: Step, launch: Launch, memories: Mapping[Memory, Any]) -> list[Any]:
-    """The arguments of a launch: memory as the driver takes it, numbers of 32 bits."""
-    given: list[Any] = []
-    for argument in launch.arguments:
-        if isinstance(argument, Memory):
-            given.append(memories[argument])
-        elif isinstance(argument, ArenaOffset):
-            given.append(np.int32(program.offsets[tensor_of(step, argument.role)] // FLOAT_BYTES + argument.extra))
-        else:
-            given.append(np.float32(argument) if isinstance(argument, float) else np.int32(argument))
-    return given
+def planned_argument(program: Program, step: Step, argument: Argument) -> int | str:
+    """Return an argument of a step's launch as plans hold it: a number, a float as `float.hex` has it, a memory's name."""
+    if isinstance(argument, Memory):
+        return argument.value
+    if isinstance(argument, ArenaOffset):
+        return program.offsets[tensor_of(step, argument.role)] // FLOAT_BYTES + argument.extra
+    return float(argument).hex() if isinstance(argument, float) else int(argument)
+
+
+def argument_of(planned: int | str, memories: Mapping[Memory, Any]) -> Any:
+    """Return a planned argument as processors take it: memory that they gave, or a number of 32 bits."""
+    if isinstance(planned, int):
+        return np.int32(planned)
+    return memories[Memory(planned)] if planned in memories else np.float32(float.fromhex(planned))

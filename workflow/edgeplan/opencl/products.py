@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from types import MappingProxyType
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
@@ -28,20 +26,21 @@ from edgeplan.opencl.spaces import (
     TILES,
     GroupTile,
     LackingError,
+    LaunchChain,
     Layouts,
     Shapes,
     Space,
     Tile,
-    activation_tensor,
     by_row,
     ceil,
-    dispatched,
+    defines,
     group_tile,
     grouped,
     is_blocked,
     weighted,
 )
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
+from edgeplan.runtime.partitioned.sections import view_of
 
 _IMAGE_RANK = 4
 #: Rows and vectors of columns of a work item.
@@ -51,43 +50,36 @@ _WIDE, _NARROW = 64, 32
 _BATCH_AXES = 2
 
 
-def fc_refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
-    """Return why there are no kernels for a fully connected step, or ""."""
-    source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
-    if len(target) == _IMAGE_RANK:
-        return "a fully connected step with an output of 4 axes"
-    if layouts[step.inputs[0]] not in (BLOCKED, NCHW) and not same_bytes(source, layouts[step.inputs[0]], NCHW, numbers.block):
-        return f"an input in the layout {layouts[step.inputs[0]]}"
-    return post_ops.posts_refusal(step, shapes, layouts, numbers.block)
-
-
 def fc(
     step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, leading: int = 0, tile: Tile | None = None
 ) -> Dispatch:
-    """Return the kernel of a fully connected step that `fc_refusal` lets pass: (rows, inner) to (rows, columns).
+    """Return the kernel of a fully connected step: (rows, inner) to (rows, columns).
 
     An input of 4 axes is flattened to one row for each image. The tile is rows and vectors of columns of a work item; None for
     those that are fastest as measured. `leading`: see `dispatch`.
     """
-    source, columns = shapes[step.inputs[0]], shapes[step.outputs[0]][-1]
+    source, target, layout = shapes[step.inputs[0]], shapes[step.outputs[0]], layouts[step.inputs[0]]
+    if len(target) == _IMAGE_RANK:
+        raise LackingError("a fully connected step with an output of 4 axes")
+    if layout not in (BLOCKED, NCHW) and not same_bytes(source, layout, NCHW, numbers.block):
+        raise LackingError(f"an input in the layout {layout}")
+    posts, columns = post_ops.arguments(step, shapes, layouts, numbers.block), target[-1]
     flat = len(source) == _IMAGE_RANK
     channels, pixels, block = (source[1], math.prod(source[2:]), 1) if flat else (source[-1], 1, 1)
-    if flat and layouts[step.inputs[0]] == BLOCKED:
+    if flat and layout == BLOCKED:
         block = numbers.block
     rows, inner = source[0] if flat else math.prod(source[:-1]), ceil(channels, block) * block * pixels
+    product = (rows, inner, columns, leading or columns)
+    flattened = {"transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
     if tile is None and isinstance(numbers, GpuNumbers):
-        product = (rows, inner, columns, leading or columns)
-        flattened = {"transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
-        return _fc_grouped(product, post_ops.arguments(step, shapes), numbers, flattened)
+        return _fc_grouped(product, posts, numbers, flattened)
     tile = tile or (ROW_TILES if rows == 1 else TILES)[numbers.vector]
     height, width = tile[0], tile[1] * numbers.vector
     tiles = ceil(columns, width)
     items = ceil(rows, height)
-    given = (rows, inner, columns, leading or columns, tiles, *post_ops.arguments(step, shapes))
-    launch = weighted("linear", tile, (items, tiles), numbers, given)
-    sizes = {"columns": width, "transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
+    launch = weighted("linear", tile, (items, tiles), numbers, (*product, tiles, *posts))
     work = UsefulWork(rows, columns, items * height, tiles * width, inner)
-    packing = Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes))
+    packing = Packing.of("linear", tiles * width * (1 + inner), columns=width, **flattened)
     return Dispatch("linear", (launch,), (height, width), work, numbers.units, packing)
 
 
@@ -108,7 +100,7 @@ def _fc_grouped(
     size = (tiles * local[0], down * local[1])
     launch = Launch("linear_tiled", name, macros, size, local, (*places, *given, tiles, *posts))
     work = UsefulWork(rows, columns, down * tile.rows, tiles * tile.columns, inner)
-    packing = Packing("linear", tiles * tile.columns * (1 + inner), MappingProxyType({"columns": tile.columns, **flattened}))
+    packing = Packing.of("linear", tiles * tile.columns * (1 + inner), columns=tile.columns, **flattened)
     return Dispatch(name.replace("_", "."), (launch,), (tile.rows, tile.columns), work, numbers.units, packing)
 
 
@@ -116,10 +108,11 @@ def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
     """Launch products of matrices where they lie, by the strides of views (`runtime.lowering`)."""
     if step.weights or step.post_ops:
         raise LackingError("products with constants, or with more behind them")
-    tensors = [activation_tensor(step, role, shapes, layouts) for role in ("input:0", "input:1", "output")]
+    chain, roles = LaunchChain(step, shapes, layouts, numbers), ("input:0", "input:1", "output")
+    tensors = [chain.tensor(role) for role in roles]
     if any(is_blocked(one, numbers.block) for one in tensors):
         raise LackingError("products of images in blocks")
-    views = [_view(step, key, one.shape) for key, one in zip(("read_0", "read_1", "written"), tensors, strict=True)]
+    views = [view_of(step, key, one.shape) for key, one in zip(("read_0", "read_1", "written"), tensors, strict=True)]
     (rows, inner), (_, columns) = views[0][0][-2:], views[1][0][-2:]
     leading = views[2][0][:-2]
     if len(leading) > _BATCH_AXES:
@@ -131,7 +124,7 @@ def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
         raise LackingError("products of matrices whose values lie apart")
     arguments: tuple[Argument, ...] = (
         Memory.arena,
-        *(ArenaOffset(role) for role in ("input:0", "input:1", "output")),
+        *map(ArenaOffset, roles),
         *(second, rows, columns, inner),
         *(step_of for one in strides for step_of in one),
     )
@@ -145,20 +138,11 @@ def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
         return Dispatch("matmul.tiled", (launch,), (tile.rows, tile.columns), work, numbers.units)
     height, width = _TILE[0], 1 if dots else _TILE[1] * numbers.vector
     size, group = grouped((ceil(columns, width), ceil(rows, height)), numbers)
-    defines = (("B", numbers.block), ("V", numbers.vector), ("R", height), ("N", _TILE[1]))
-    kernel = "matmul_dots" if dots else "matmul"
-    launch = Launch("matmul", kernel, defines, (*size[:2], batch), (*group[:2], 1), arguments)
+    kernel, macros = "matmul_dots" if dots else "matmul", defines(numbers.block, numbers.vector, _TILE)
+    launch = Launch("matmul", kernel, macros, (*size[:2], batch), (*group[:2], 1), arguments)
     padded = ceil(rows, height) * height * batch
     work = UsefulWork(rows * batch, columns, padded, ceil(columns, width) * width, inner)
     return Dispatch(f"matmul.{'dots' if dots else 'columns'}", (launch,), (height, width), work, numbers.units)
-
-
-def _view(step: Step, key: str, shape: Shape) -> tuple[Shape, Shape]:
-    """Return the sizes and strides of an operand."""
-    if key not in step.settings:
-        return shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    axes = step.sizes(key)
-    return axes[: len(axes) // 2], axes[len(axes) // 2 :]
 
 
 def _strides(sizes: Shape, steps: Shape, leading: Shape) -> tuple[int, int, int, int]:
@@ -171,7 +155,8 @@ def _strides(sizes: Shape, steps: Shape, leading: Shape) -> tuple[int, int, int,
 
 def layer_norm(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
     """Launch kernels of rows along the last axis of a row-major tensor."""
-    source, target = (activation_tensor(step, role, shapes, layouts) for role in ("input:0", "output"))
+    chain = LaunchChain(step, shapes, layouts, numbers)
+    source, target = chain.ends()
     if is_blocked(source, numbers.block) or is_blocked(target, numbers.block) or step.post_ops:
         raise LackingError("normalised rows of images in blocks, or with more behind them")
     size = source.shape[-1]
@@ -182,9 +167,7 @@ def layer_norm(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumb
         *(Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"), rows, size),
         *(step.number("epsilon"), int(scales), int(shifts), size if scales else 0),
     ]
-    launch = by_row("layer_norm", space, rows, numbers, arguments)
-    found = dispatched("layer_norm.rows", space, [launch], numbers, size / numbers.block)
-    if not scales and not shifts:
-        return found
-    sizes = MappingProxyType({"size": size})
-    return replace(found, packing=Packing("in_a_row", size * (scales + shifts), sizes))
+    chain.launches.append(by_row("layer_norm", space, rows, numbers, arguments))
+    if scales or shifts:
+        chain.packing = Packing.of("in_a_row", size * (scales + shifts), size=size)
+    return chain.done("layer_norm.rows", space.work(chain.launches[0], numbers.block, size / numbers.block))

@@ -8,23 +8,35 @@ core with AVX2 and vectors of 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, GpuNumbers, Launch, Memory, UsefulWork
+from edgeplan.opencl.launch import (
+    ArenaOffset,
+    Argument,
+    DeviceNumbers,
+    Dispatch,
+    GpuNumbers,
+    Launch,
+    Memory,
+    Packing,
+    UsefulWork,
+)
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes, size_bytes
 
 Tile = tuple[int, int]
+_ONE: Tile = (1, 1)
 #: Work items of a group along the axis that has the most of them.
 LANE_GROUP = 32
 #: Of a group that computes a row (`sources/grouped_rows.cl`).
 ROW_ITEMS = 64
 _RANK = 4
 _FLOAT_BYTES = 4
+_ALIGNED = 16  # elements of a cache line
 Shapes = Mapping[str, Shape]
 Layouts = Mapping[str, str]
 #: Of a block of lanes, a row, a pixel and a lane, in elements.
@@ -105,27 +117,6 @@ def defines(block: int, vector: int, tile: Tile) -> tuple[tuple[str, int], ...]:
     return ("B", block), ("V", vector), ("R", rows), ("N", vectors)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """Tiles of pixels as work items: the number of chunks, the work items of each, and the run of tiles of each of these."""
-
-    count: int
-    items: int
-    run: int
-
-    @property
-    def tiles(self) -> int:
-        """Return the number of tiles, those behind the last pixel among them."""
-        return self.count * self.items * self.run
-
-
-def chunks(tiles: int, elements: int, vector: int) -> Chunks:
-    """Return tiles of pixels in chunks whose input stays in a cache."""
-    count = ceil(tiles * elements * BYTES_PER_ELEMENT["float32"], CHUNK_BYTES)
-    each = ceil(tiles, count)
-    return Chunks(count, 1, each) if vector >= CPU_VECTOR else Chunks(count, each, 1)
-
-
 def grouped(size: tuple[int, ...], numbers: DeviceNumbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return global and local size for at least so many work items of 2 or 3 dimensions; kernels let those behind them pass."""
     groups = numbers.vector < CPU_VECTOR and numbers.work_group >= math.prod(GROUP)
@@ -146,7 +137,7 @@ def ceil(count: int, unit: int) -> int:
 
 
 class LackingError(Exception):
-    """Reports what no kernel does."""
+    """Reports what no kernel does, in words that follow "the OpenCL kernels lack"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +171,10 @@ class Space:
         """Return a kernel over this space."""
         wide = self.width >= self.blocks
         size = [self.width, self.height, self.blocks]
-        size[0 if wide else 2] = _rounded(size[0 if wide else 2])
+        longest = 0 if wide else 2
+        size[longest] = ceil(size[longest], LANE_GROUP) * LANE_GROUP
         group = (LANE_GROUP, 1, 1) if wide else (1, 1, LANE_GROUP)
-        defines = (("B", numbers.block), ("V", numbers.vector), ("R", 1), ("N", 1))
-        return Launch(source, kernel, defines, tuple(size), group, tuple(arguments))
+        return Launch(source, kernel, defines(numbers.block, numbers.vector, _ONE), tuple(size), group, tuple(arguments))
 
     def work(self, launch: Launch, block: int, multiplications: float) -> UsefulWork:
         """Tell how much of the space's work is of use."""
@@ -191,22 +182,12 @@ class Space:
         return UsefulWork(self.height * self.width, self.lanes, width * height, blocks * block, multiplications)
 
 
-def _rounded(count: int) -> int:
-    return -(-count // LANE_GROUP) * LANE_GROUP
-
-
 def by_row(kernel: str, space: Space, rows: int, numbers: DeviceNumbers, arguments: Sequence[Argument]) -> Launch:
     """Return a kernel that computes a row of a space by a work item, or on a GPU by a work group."""
     if not isinstance(numbers, GpuNumbers) or numbers.work_group < ROW_ITEMS:
         return space.launch(kernel, kernel, numbers, arguments)
-    defines = (("B", numbers.block), ("V", numbers.vector), ("R", 1), ("N", 1))
-    return Launch("grouped_rows", f"{kernel}_group", defines, (rows * ROW_ITEMS, 1, 1), (ROW_ITEMS, 1, 1), tuple(arguments))
-
-
-def dispatched(implementation: str, space: Space, launches: Sequence[Launch], numbers: DeviceNumbers, work: float) -> Dispatch:
-    """Build the dispatch of a step over a space, with so many operations for each element."""
-    last = launches[-1]
-    return Dispatch(implementation, tuple(launches), (1, numbers.block), space.work(last, numbers.block, work), numbers.units)
+    macros = defines(numbers.block, numbers.vector, _ONE)
+    return Launch("grouped_rows", f"{kernel}_group", macros, (rows * ROW_ITEMS, 1, 1), (ROW_ITEMS, 1, 1), tuple(arguments))
 
 
 def tensor_of(step: Step, role: str) -> str:
@@ -214,14 +195,6 @@ def tensor_of(step: Step, role: str) -> str:
     kind, _, number = role.partition(":")
     index = int(number or 0)
     return step.post_ops[index].tensor if kind == "operand" else (step.inputs if kind == "input" else step.outputs)[index]
-
-
-def activation_tensor(step: Step, role: str, shapes: Shapes, layouts: Layouts) -> DeviceTensor:
-    """Return an activation of a step by its role (see `tensor_of`)."""
-    name = tensor_of(step, role)
-    if layouts[name] not in (BLOCKED, NCHW) and len(shapes[name]) == _RANK:
-        raise LackingError(f"activations in the layout {layouts[name]}")
-    return DeviceTensor(Memory.arena, ArenaOffset(role), shapes[name], layouts[name])
 
 
 def is_blocked(tensor: DeviceTensor, block: int) -> bool:
@@ -291,17 +264,92 @@ def rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list[
     return Space(-(-lanes // block), height, width, lanes, padded=False), found
 
 
-Maker = Callable[[Step, Shapes, Layouts, DeviceNumbers], Dispatch]
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Maps each channel (or lane) c of the target to one of the source: `c % groups * each + c // groups + shift`.
+
+    Below 0 the target stays as it is; from `limit` on it is 0, if it is padding.
+    """
+
+    limit: int
+    shift: int = 0
+    groups: int = 1
+    each: int = 0
 
 
-def refusal_of(maker: Maker) -> Callable[[Step, Shapes, Layouts, DeviceNumbers], str]:
-    """Return a function that tells why a maker of kernels has none for a step, or ""."""
+@dataclass(slots=True)
+class LaunchChain:
+    """A chain collects the launches of one step, with what lies between them."""
 
-    def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
-        try:
-            maker(step, shapes, layouts, numbers)
-        except LackingError as lacking:
-            return str(lacking)
-        return ""
+    step: Step
+    shapes: Shapes
+    layouts: Layouts
+    numbers: DeviceNumbers
+    launches: list[Launch] = field(default_factory=list)
+    packing: Packing = field(default_factory=Packing)
+    workspace: int = 0
 
-    return refusal
+    def tensor(self, role: str) -> DeviceTensor:
+        """Return an activation of the step by its role (see `tensor_of`)."""
+        name = tensor_of(self.step, role)
+        if self.layouts[name] not in (BLOCKED, NCHW) and len(self.shapes[name]) == _RANK:
+            raise LackingError(f"activations in the layout {self.layouts[name]}")
+        return DeviceTensor(Memory.arena, ArenaOffset(role), self.shapes[name], self.layouts[name])
+
+    def ends(self) -> tuple[DeviceTensor, DeviceTensor]:
+        """Return the first activation that the step reads, and the one that it writes."""
+        return self.tensor("input:0"), self.tensor("output")
+
+    def temporary(self, shape: Shape, layout: str) -> DeviceTensor:
+        """Add a tensor that lives between launches."""
+        made = DeviceTensor(Memory.workspace, self.workspace, shape, layout)
+        self.workspace += ceil(made.elements(self.numbers.block), _ALIGNED) * _ALIGNED
+        return made
+
+    def copied(self, source: DeviceTensor, target: DeviceTensor) -> None:
+        """Launch a copy from one layout to another; the shape is the same."""
+        space, (out, read) = walked(target, [(source.shape, source.layout)], self.numbers.block)
+        self.moved((source, read), (target, out), space, Channels(space.lanes))
+
+    def moved(
+        self, source: tuple[DeviceTensor, Strides], target: tuple[DeviceTensor, Strides], space: Space, channels: Channels
+    ) -> None:
+        """Copy lanes from a tensor to another."""
+        (read, steps), (written, places) = source, target
+        arguments = [
+            *(read.memory, read.place, *steps, written.memory, written.place, *places),
+            *(space.width, space.height, space.blocks, space.lanes, int(space.padded)),
+            *(channels.groups, channels.each, channels.shift, channels.limit),
+        ]
+        self.launches.append(space.launch("move", "move", self.numbers, arguments))
+
+    def plain(self, tensor: DeviceTensor) -> DeviceTensor:
+        """Return a tensor in row-major order, copied if it is in blocks."""
+        if not is_blocked(tensor, self.numbers.block):
+            return replace(tensor, layout=NCHW)
+        made = self.temporary(tensor.shape, NCHW)
+        self.copied(tensor, made)
+        return made
+
+    def blocked(self, tensor: DeviceTensor) -> DeviceTensor:
+        """Return an image in blocks, copied if it is row-major."""
+        if self.in_blocks(tensor):
+            return replace(tensor, layout=BLOCKED)
+        made = self.temporary(tensor.shape, BLOCKED)
+        self.copied(tensor, made)
+        return made
+
+    def in_blocks(self, tensor: DeviceTensor) -> bool:
+        """Tell whether an image has the bytes of one in blocks."""
+        if len(tensor.shape) != _RANK or tensor.shape[0] != 1:
+            raise LackingError(f"this of a tensor {tensor.shape}")
+        return same_bytes(tensor.shape, tensor.layout, BLOCKED, self.numbers.block)
+
+    def done(self, implementation: str, work: UsefulWork | None = None) -> Dispatch:
+        """Return the dispatch of the step; without its own count of work it is one copy of all elements."""
+        if work is None:
+            width, height, blocks = self.launches[-1].global_size
+            lanes = blocks * self.numbers.block
+            work = UsefulWork(width * height, lanes, width * height, lanes, 1.0)
+        tile, units = (1, self.numbers.block), self.numbers.units
+        return Dispatch(implementation, tuple(self.launches), tile, work, units, self.packing, self.workspace)

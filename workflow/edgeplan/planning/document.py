@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from edgeplan.errors import FormatError
-from edgeplan.planning.machine import MAIN, core_name
-from edgeplan.planning.profile import SOURCES, Disk
+from edgeplan.planning.machine import MAIN
+from edgeplan.planning.profile import Disk
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -39,16 +39,6 @@ class Target:
     isa: str
     machine: str
     threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentStep:
-    """A document step is one step of a plan; `place` is "main" or "prepare:<queue>"."""
-
-    name: str
-    implementation: str
-    source: str
-    place: str
 
 
 def _gap_of(times: dict[str, Any]) -> float:
@@ -145,6 +135,11 @@ class Plan(BaseModel):
                 places[k] = q
         return tuple(places)
 
+    @cached_property
+    def cold(self) -> tuple[str, ...]:
+        """Return the implementation of each step."""
+        return tuple(self.implementations[i] for i in self.implementation)
+
     @property
     def warm(self) -> tuple[str, ...]:
         """Return the implementations that later runs switch to, by step; none where they keep those of the cold start."""
@@ -153,14 +148,9 @@ class Plan(BaseModel):
     def with_later(self, names: Sequence[str]) -> Plan:
         """Return the same plan with implementations for later runs, one a step; the cold start stays as it is."""
         known = sorted({*self.implementations, *names})
-        chosen = [known.index(self.implementations[i]) for i in self.implementation]
+        chosen = [known.index(name) for name in self.cold]
         positions = {"implementation": tuple(chosen), "later": tuple(known.index(name) for name in names)}
         return Plan.model_validate({**self.model_dump(), "implementations": tuple(known), **positions})
-
-    def step(self, k: int) -> DocumentStep:
-        """Describe step `k` as a record."""
-        implementation, source = self.implementations[self.implementation[k]], SOURCES[self.source[k]]
-        return DocumentStep(self.steps[k], implementation, source, core_name(self.places[k]))
 
 
 def plan_text(plan: Plan) -> str:

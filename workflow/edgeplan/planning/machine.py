@@ -1,4 +1,4 @@
-"""Models the machine: what a schedule of one kernel combination costs, and when everything runs (NNV12, section 3.2).
+"""Models the machine: what a schedule of one kernel combination costs (NNV12, section 3.2).
 
 Equal cores: before step `widen_from` execution runs on the main core(s) while the others prepare; from that step on it uses all
 cores, and all preparations are finished by then. Asymmetric chips: big cores always execute, little cores prepare; `widen_from`
@@ -31,10 +31,8 @@ are found (`planning.optimal.Outcome`), and is in no `CostArrays`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +40,6 @@ import numpy.typing as npt
 from edgeplan.planning.profile import BIG, LITTLE, Disk, Profile, execute_ms, prepare_ms
 
 MAIN = -1
-_ROUNDING_MS = 1e-9
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -185,129 +182,20 @@ def makespan_ms(costs: CostArrays, schedule: KernelSchedule) -> float:
     return float(makespans[schedule.widen_from - costs.widenings()[0]])
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A span is one piece of work: a stage of a step on a core, from start to end (ms)."""
+def stages_ms(profile: Profile, schedule: KernelSchedule) -> dict[str, float]:
+    """Return for how long a schedule reads, creates, transforms and executes, ms over all steps, weights being in memory.
 
-    core: str
-    layer: int
-    stage: str
-    start_ms: float
-    end_ms: float
-
-
-def core_name(place: int) -> str:
-    """Return the name of a core: "main" or "prepare:<queue>"."""
-    return "main" if place == MAIN else f"prepare:{place}"
-
-
-@dataclass(slots=True)
-class _Lane:
-    """A core's preparations in order: those before place `at` have ended, kernels of those before `made` are made."""
-
-    core: str
-    own: Sequence[int]
-    at: int = 0
-    made: int = 0
-
-
-class _Run:
-    """A run of a schedule, event by event.
-
-    Of each step there are the times to read, create and transform, when its weights have come (0 without any; no step's come
-    before those of earlier ones), and, once it is known, when it is prepared. The first lane is the main core's.
+    An execution counts once however wide it is.
     """
-
-    def __init__(
-        self, lanes: Iterable[Sequence[int]], prepare: Sequence[tuple[float, float, float]], arrivals: Sequence[float]
-    ) -> None:
-        self.main, *self.others = (_Lane(core_name(place), own) for place, own in enumerate(lanes, MAIN))
-        self._prepare, self._arrivals, self._ready = prepare, arrivals, [inf] * len(prepare)
-        self.spans: list[Span] = []
-
-    def _can_make(self, lane: _Lane, now: float) -> bool:
-        """Tell whether the weights of the next step are on their way while kernels remain to be made."""
-        return lane.made < len(lane.own) and self._arrivals[lane.own[lane.at]] > now
-
-    def _make(self, lane: _Lane, now: float) -> float:
-        """Make the next kernel; return the end, ms."""
-        step = lane.own[lane.made]
-        lane.made += 1
-        create = self._prepare[step][1]
-        if create > 0:
-            self.spans.append(Span(lane.core, step, "create", now, now + create))
-        return now + create
-
-    def _finish(self, lane: _Lane, now: float) -> float:
-        """Finish the next step once its weights have arrived; return its end, ms."""
-        if lane.made == lane.at:
-            now = self._make(lane, now)
-        step = lane.own[lane.at]
-        lane.at += 1
-        read, _, transform = self._prepare[step]
-        end = self._ready[step] = max(now, self._arrivals[step]) + (read + transform)
-        read_until = end - transform
-        if read_until > now and (read > 0 or read_until - now > _ROUNDING_MS):
-            self.spans.append(Span(lane.core, step, "read", now, read_until))
-        if transform > 0:
-            self.spans.append(Span(lane.core, step, "transform", read_until, end))
-        return end
-
-    def prepare_all(self, lane: _Lane, now: float) -> float:
-        """Prepare all remaining steps; return the end, ms."""
-        while lane.at < len(lane.own):
-            now = self._make(lane, now) if self._can_make(lane, now) else self._finish(lane, now)
-        return now
-
-    def prepared(self, k: int, now: float) -> float:
-        """Prepare on the main core until step k is prepared; return when it can be executed there, ms."""
-        main = self.main
-        while self._ready[k] > now:
-            if main.at == len(main.own):
-                now = self._ready[k]
-            elif self._can_make(main, now):
-                now = self._make(main, now)
-            elif (following := main.own[main.at]) == k or self._arrivals[following] <= now:
-                now = self._finish(main, now)
-            else:
-                now = min(self._ready[k], self._arrivals[following])
-        return now
-
-
-def simulate(profile: Profile, schedule: KernelSchedule, disk: Disk | None = None) -> tuple[float, tuple[Span, ...]]:
-    """Run a schedule on the machine model, event by event, from `Profile.start_ms` on; return makespan (ms) and timeline.
-
-    Weights come from the disk in the order of the steps, ahead of everything; without one they are in memory. What waits for it
-    counts as reading. An execution on all equal cores has a span on each of them.
-    """
-    chosen = [layer.candidates[o] for layer, o in zip(profile.layers, schedule.choice, strict=True)]
-    n = len(chosen)
-    in_sequence = schedule.widen_from == (0 if profile.equal else n) and set(schedule.place) == {MAIN}
-    overlapped = not in_sequence if disk is None else profile.queues > 0  # else there is no contention
-    together = schedule.widen_from if profile.equal else n
-    arrivals = [0.0] * n  # of weights; what has none waits for none
-    if disk is not None:
-        sizes = np.cumsum([c.read_bytes for c in chosen]).tolist()
-        come = [profile.start_ms + disk.latency_ms + disk.transfer_ms(size) for size in sizes]
-        arrivals = [arrival if c.read_bytes else 0.0 for arrival, c in zip(come, chosen, strict=True)]
-    prepare = []
-    for c, place in zip(chosen, schedule.place, strict=True):
-        core = LITTLE if place != MAIN and not profile.equal else BIG
-        prepare.append(prepare_ms(profile, c, core, overlapped=overlapped, main=place == MAIN))
-    execute = [
-        execute_ms(profile, c, profile.big_cores, overlapped=False)
-        if profile.equal and k >= together
-        else execute_ms(profile, c, profile.narrow, overlapped=overlapped)
-        for k, c in enumerate(chosen)
-    ]
-    run = _Run([schedule.queue(place) for place in range(MAIN, profile.queues)], prepare, arrivals)
-    now = profile.start_ms
-    free = [run.prepare_all(lane, now) for lane in run.others]
-    for k, time in enumerate(execute):
-        if k == together:
-            now = max([run.prepare_all(run.main, now), *free])
-        now = run.prepared(k, now)
-        places = range(MAIN, profile.queues if profile.equal and k >= together else 0)
-        run.spans.extend(Span(core_name(place), k, "execute", now, now + time) for place in places)
-        now += time
-    return now, tuple(run.spans)
+    wide_from = schedule.widen_from if profile.equal else len(schedule.place)
+    overlapped = not (wide_from == (0 if profile.equal else len(schedule.place)) and set(schedule.place) == {MAIN})
+    sums = dict.fromkeys(("read", "create", "transform", "execute"), 0.0)
+    for k, (layer, choice, place) in enumerate(zip(profile.layers, schedule.choice, schedule.place, strict=True)):
+        candidate, core = layer.candidates[choice], LITTLE if place != MAIN and not profile.equal else BIG
+        stages = prepare_ms(profile, candidate, core, overlapped=overlapped, main=place == MAIN)
+        wide = profile.equal and k >= wide_from
+        width = profile.big_cores if wide else profile.narrow
+        execution = execute_ms(profile, candidate, width, overlapped=overlapped and not wide)
+        for stage, time in zip(sums, (*stages, execution), strict=True):
+            sums[stage] += time
+    return sums

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, fields
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -48,7 +49,8 @@ def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profi
     """Read the profiles of a table, in its order."""
     try:
         groups = frame.groupby(["model", "layout"], sort=False)
-        return tuple(check(_profile(group, _widths(frame, _EXECUTE), _widths(frame, _WARM), where)) for _, group in groups)
+        execute, warm = (_widths(frame, pattern) for pattern in (_EXECUTE, _WARM))
+        return tuple(check(_profile(group, partial(_candidate, execute, warm), where)) for _, group in groups)
     except KeyError as error:
         raise _misfit(f"column {error} is missing", where) from error
     except (TypeError, ValueError) as error:
@@ -60,7 +62,7 @@ def _widths(frame: pd.DataFrame, pattern: re.Pattern[str]) -> dict[str, int]:
     return {m[0]: int(m[1]) for m in map(pattern.fullmatch, map(str, frame.columns)) if m}
 
 
-def _profile(frame: pd.DataFrame, widths: dict[str, int], warm: dict[str, int], where: str) -> Profile:
+def _profile(frame: pd.DataFrame, candidate: Callable[[dict[str, Any]], Candidate], where: str) -> Profile:
     records: list[dict[str, Any]] = [{str(k): v for k, v in r.items()} for r in frame.to_dict("records")]
     head = records[0]
     if any(r[name] != head[name] for r in records for name in (*_CORES, "start_ms", *_CONTENTION, *_FRESH)):
@@ -70,37 +72,26 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], warm: dict[str, int], 
         steps.setdefault(int(r["step"]), []).append(r)
     if sorted(steps) != list(range(len(steps))):
         raise _misfit(f"steps of {head['model']}, {head['layout']} are not numbered 0 to {len(steps) - 1}", where)
-    layers = tuple(_layer(steps[k], widths, warm, where) for k in range(len(steps)))
+    layers = []
+    for number, rows in sorted(steps.items()):
+        if len({(r["name"], r["members"]) for r in rows}) > 1:
+            raise _misfit(f"step {number} has several names", where)
+        members = tuple(map(str, json.loads(rows[0]["members"])))
+        layers.append(Layer(str(rows[0]["name"]), members, tuple(map(candidate, rows))))
     contention, fresh = Contention(*(float(head[n]) for n in _CONTENTION)), Fresh(*(float(head[n]) for n in _FRESH))
-    cores = int(head["big_cores"]), int(head["little_cores"]), float(head["little_ratio"])
-    return Profile(str(head["model"]), str(head["layout"]), *cores, layers, contention, float(head["start_ms"]), fresh)
+    about = str(head["model"]), str(head["layout"]), int(head["big_cores"]), int(head["little_cores"])
+    return Profile(*about, float(head["little_ratio"]), tuple(layers), contention, float(head["start_ms"]), fresh)
 
 
-def _layer(rows: list[dict[str, Any]], widths: dict[str, int], warm: dict[str, int], where: str) -> Layer:
-    if len({(r["name"], r["members"]) for r in rows}) > 1:
-        raise _misfit(f"step {rows[0]['step']} has several names", where)
-    members = json.loads(rows[0]["members"])
-    return Layer(str(rows[0]["name"]), tuple(map(str, members)), tuple(_candidate(r, widths, warm) for r in rows))
+def _candidate(execute: dict[str, int], warm: dict[str, int], row: dict[str, Any]) -> Candidate:
+    def known(columns: Iterable[tuple[Any, str]]) -> dict[Any, float]:
+        return {key: float(row[name]) for key, name in columns if pd.notna(row[name])}
 
-
-def _candidate(row: dict[str, Any], widths: dict[str, int], warm: dict[str, int]) -> Candidate:
-    def by_core(stage: str) -> dict[str, float]:
-        times = {core: row[f"{stage}_{core}_ms"] for core in (BIG, LITTLE)}
-        return {core: float(time) for core, time in times.items() if pd.notna(time)}
-
-    def by_width(columns: dict[str, int]) -> dict[int, float]:
-        return {width: float(row[name]) for name, width in columns.items() if pd.notna(row[name])}
-
-    return Candidate(
-        str(row["implementation"]),
-        str(row["source"]),
-        by_core("read"),
-        by_core("create"),
-        by_core("transform"),
-        by_width(widths),
-        warm_ms=by_width(warm),
-        **{name: int(row[name]) for name in _SIZES},
-    )
+    read, create, transform = (known((core, f"{stage}_{core}_ms") for core in (BIG, LITTLE)) for stage in _STAGES)
+    executed, warmed = (known((width, name) for name, width in widths.items()) for widths in (execute, warm))
+    name, source = str(row["implementation"]), str(row["source"])
+    read_bytes, cache_bytes, scratch_bytes = (int(row[size]) for size in _SIZES)
+    return Candidate(name, source, read, create, transform, executed, read_bytes, cache_bytes, scratch_bytes, warmed)
 
 
 def _misfit(what: str, where: str) -> FormatError:
@@ -112,16 +103,7 @@ def remaining_table(profiles: Iterable[Profile], *, disk: bool = False) -> pd.Da
     rows = []
     for p in profiles:
         kept = [len(positions) for positions in undominated(p, disk=disk)]
-        all_of_them = [len(layer.candidates) for layer in p.layers]
-        rows.append(
-            {
-                "model": p.model,
-                "layout": p.layout,
-                "steps": len(kept),
-                "candidates": sum(all_of_them),
-                "remaining": sum(kept),
-                "remaining_mean": sum(kept) / len(kept),
-                "remaining_max": max(kept),
-            }
-        )
-    return pd.DataFrame(rows)
+        offered = sum(len(layer.candidates) for layer in p.layers)
+        rows.append((p.model, p.layout, len(kept), offered, sum(kept), sum(kept) / len(kept), max(kept)))
+    names = ["model", "layout", "steps", "candidates", "remaining", "remaining_mean", "remaining_max"]
+    return pd.DataFrame(rows, columns=names)

@@ -20,8 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from edgeplan.measurement.process.record_bench import Bench
 from edgeplan.measurement.process.starts import ATTEMPTS, Forks, prepared_plan, start_cold
 from edgeplan.measurement.settings import TimeBudget
 from edgeplan.planning.document import Plan
-from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, cost_arrays, makespan_ms, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, cost_arrays, makespan_ms, stages_ms
 from edgeplan.planning.optimal import Outcome, Search, optimal_outcome, plan_document
 from edgeplan.planning.profile import BIG, SOURCES, Candidate, Contention, Fresh, Profile, check, pareto
 from edgeplan.profiling.rounds import Harness, release_freed
@@ -76,7 +75,8 @@ def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeat
 
     def factor(*programs: TrialProgram) -> float:
         with ExitStack() as stack:
-            first, second = (stack.enter_context(_Passes(rig, program)) for program in programs)
+            benches = (Bench(made.content, rig.dnnl.info.path, made.cache, rig.bench) for made in programs)
+            first, second = (_Passes(rig.dnnl, stack.enter_context(bench)) for bench in benches)
             return _pair((first, second), where, watch, repeats)
 
     return Pairs(factor(trials.cached, trials.cached), factor(trials.raw, trials.trying))  # raw ones go to places of their own
@@ -139,28 +139,22 @@ def _at_once(*preparing: tuple[_Passes, int]) -> list[float]:
     return [each.result() for each in made]
 
 
+@dataclass(frozen=True, slots=True)
 class _Passes:
     """Passes prepare a whole model with the first candidate of every step, as a cold start does."""
 
-    def __init__(self, rig: Harness, program: TrialProgram) -> None:
-        self._dnnl = rig.dnnl
-        self._bench = Bench(program.content, rig.dnnl.info.path, program.cache, rig.bench)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bench.close()
+    dnnl: Dnnl
+    bench: Bench
 
     def prepare(self, together: threading.Barrier | None = None) -> float:
         """Return milliseconds of preparing all steps; together with others if they are to begin, and to have ended, at once."""
-        self._dnnl.set_threads(1)
+        self.dnnl.set_threads(1)
         release_freed()
-        self._bench.renew()  # also what is mapped: pages that were seen before cost nothing
+        self.bench.renew()  # also what is mapped: pages that were seen before cost nothing
         if together:
             together.wait()
         waited, start = thread_waited_ms(), time.perf_counter()
-        spent = self._bench.prepare_all()
+        spent = self.bench.prepare_all()
         elapsed_ms = (time.perf_counter() - start) * 1e3
         lost = min((thread_waited_ms() - waited) / elapsed_ms, _MOST_WAITED)
         if together:
@@ -202,12 +196,8 @@ def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
         choice.append([(c.implementation, c.source) for c in layer.candidates].index(wanted))
     place = {k: q for q, queue in enumerate(plan.queues) for k in queue}
     schedule = KernelSchedule(tuple(choice), tuple(place.get(k, MAIN) for k in range(len(choice))), plan.widen_from)
-    makespan_ms, spans = simulate(profile, schedule)
-    sums = {"total": makespan_ms} | dict.fromkeys(STAGES, 0.0) | {"open": profile.start_ms}
-    for span in spans:
-        if span.stage != "execute" or span.core == core_name(MAIN):
-            sums[span.stage] += span.end_ms - span.start_ms
-    return sums
+    total = profile.start_ms + makespan_ms(cost_arrays(profile), schedule)
+    return {"total": total, "open": profile.start_ms} | stages_ms(profile, schedule)
 
 
 def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:

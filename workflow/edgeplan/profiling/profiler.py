@@ -224,7 +224,7 @@ class _Measuring:
         budget = self._budget.part(_STEPS_SHARE)
         for number, home in enumerate(layouts):
             part = budget.part(1 / (len(layouts) - number))
-            with self._model.harness(home, self._cores, self._scratch) as rig:
+            with Harness(self._model, home, self._cores, self._scratch) as rig:
                 self._layout(rig, home, part, advance)
 
     def _layout(self, rig: Harness, home: str, budget: TimeBudget, advance: Callable[[int], None]) -> None:

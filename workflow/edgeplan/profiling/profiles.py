@@ -169,17 +169,15 @@ def candidates_of(
         return (Candidate(name, "none", nothing, create, nothing, execute, 0, 0, scratch, warm),)
     size = row.weight_bytes
     touched = size * weights_ms_per_byte
-    transform, copied = _more(transform, touched), _more(by_class("cached_read"), touched)
+    transform, copied = (
+        {core: time + touched for core, time in times.items()} for times in (transform, by_class("cached_read"))
+    )
     made = Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch, warm)
     return (
         *((made,) if raw else ()),
         Candidate(name, "cached_read", copied, create, nothing, execute, size, size, scratch, warm),
         Candidate(name, "cached_mmap", by_class("cached_mmap"), create, nothing, execute, size, size, scratch, warm),
     )
-
-
-def _more(times: Mapping[str, float], extra: float) -> dict[str, float]:
-    return {core: time + extra for core, time in times.items()}
 
 
 def _execution_ms(row: Row, which: str, width: int) -> float:

@@ -41,7 +41,7 @@ from edgeplan.measurement.settings import TimeBudget
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import NOISE, Row
-from edgeplan.profiling.subjects import Group, ProfilingSubject, subject
+from edgeplan.profiling.subjects import Group, subject
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import WeightLocation, locate_weights
@@ -108,11 +108,6 @@ class ModelToProfile:
         inputs = random_inputs(shapes, 0, lowered.types, lowered.limits)
         return cls(name or path.stem, dnnl, path, lowered, locate_weights(path, lowered), inputs)
 
-    def harness(self, home: str, cores: Cores, scratch: Path) -> Harness:
-        """Build the harness of this model under a home layout."""
-        found = subject(self.dnnl, self.lowered, home, self.weights, len(cores.big))
-        return Harness(self.dnnl, found, self.path, self.inputs, classes=cores.classes, big=cores.big, scratch=scratch)
-
 
 def release_freed() -> None:
     """Give freed memory back to the system, so that what is allocated next is touched for the first time, as in a cold run."""
@@ -128,21 +123,11 @@ class Harness:
     in of the weight cache, on the disk the plan will lie on.
     """
 
-    def __init__(
-        self,
-        dnnl: Dnnl,
-        subject: ProfilingSubject,
-        model: Path,
-        inputs: Mapping[str, Array],
-        *,
-        classes: Mapping[str, int],
-        big: Sequence[int],
-        scratch: Path,
-    ) -> None:
-        self.dnnl, self.subject, self.inputs = dnnl, subject, inputs
-        self.classes, self.big = classes, tuple(big)
-        self.widths = tuple(dict.fromkeys((1, len(self.big))))
-        self.trials = Trials(dnnl, subject, model, self.widths, scratch)
+    def __init__(self, model: ModelToProfile, home: str, cores: Cores, scratch: Path) -> None:
+        self.dnnl = dnnl = model.dnnl
+        self.inputs, self.classes, self.big, self.widths = model.inputs, cores.classes, cores.big, cores.widths
+        self.subject = subject(dnnl, model.lowered, home, model.weights, len(cores.big))
+        self.trials = Trials(dnnl, self.subject, model.path, self.widths, scratch)
         self.group = self.trials.group
         self._borders = self.trials.linked.inputs
         self.files = sorted({*map(Path, (file.path for file in self.trials.linked.files)), self.trials.cache})
@@ -150,7 +135,7 @@ class Harness:
         flush = min(max(self.trials.weights_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
         self._flush = np.ones(flush // 4, np.float32)
         # what the arena holds of another step is no index: these run behind all steps before them, as in an inference
-        self._picking = frozenset(i for i, step in enumerate(subject.program.steps) if step.picks_places)
+        self._picking = frozenset(i for i, step in enumerate(self.subject.program.steps) if step.picks_places)
         self._stack = ExitStack()
         self._stack.enter_context(dnnl.without_primitive_cache())
         program = self.trials.trying
@@ -173,7 +158,7 @@ class Harness:
         trials = self.trials
         with pinned(*self.big):
             prepared = [
-                self._around.prepare(trials.record(index, 0, width), trials.place(index, width))
+                self._around.prepare(trials.numbers[index, 0, width], trials.place(index, width))
                 for index in range(len(self.subject.program.steps))
             ]
             self.feed()
@@ -214,7 +199,7 @@ class Harness:
         return times
 
     def _record(self, what: Round, index: int) -> int:
-        return self.trials.record(index, what.choice[index], what.width)
+        return self.trials.numbers[index, what.choice[index], what.width]
 
     def _prepare(self, what: Round, core: str, times: RoundTimes) -> dict[int, Prepared]:
         """Prepare steps from the model file, each as the first of its equals: with no objects of the library made before."""
@@ -232,11 +217,11 @@ class Harness:
 
     def _fetch(self, what: Round, core: str, times: RoundTimes) -> None:
         """Fetch weights as from a cache that nobody touched: copied, or mapped."""
-        wanted = [index for index in what.choice if self.trials.weight_bytes(index, what.choice[index], what.width)]
+        wanted = [i for i, choice in what.choice.items() if self.trials.candidates[i, choice, what.width].weight_bytes]
         for source in ("cached_read", "cached_mmap"):
             self._reading.renew()
             for index in wanted:
-                record, segment, before = self._record(what, index), self.trials.segment(index), switches()
+                record, segment, before = self._record(what, index), self.trials.segments[index], switches()
                 spent = self._reading.fetch(record, segment, mapped=source == "cached_mmap")
                 times.add(f"{source}:{core}", index, spent, preempted=switches() > before)
 
@@ -267,7 +252,7 @@ class Harness:
             self.bench.renew()
             self.bench.prepare(self._record(what, index))
             before = switches()
-            spent = self.bench.prepare(self.trials.record(other, what.choice[index], what.width)).spent
+            spent = self.bench.prepare(self.trials.numbers[other, what.choice[index], what.width]).spent
             preempted = switches() > before
             for stage in spent.keys() & stages:
                 times.add(f"{stage}_again:big", index, spent[stage], preempted=preempted)

@@ -44,8 +44,9 @@ class Trials:
 
     Weights of a step at trial are made from the model file. Those that a cold start always has from its cache come from a file
     like that, `own`, which holds them as they are: steps execute with their own weights, since some processors take several
-    times as long over denormal numbers. Another file, `cache`, is read as a weight cache would be. `linked` has the first
-    candidates at places of their own; weights as at trial.
+    times as long over denormal numbers. Another file, `cache`, is read as a weight cache would be, the weights of each step
+    from its segment on. `linked` has the first candidates at places of their own; weights as at trial. Candidates, and their
+    numbers in `trying`, are told by step, position, and cores that execute.
     """
 
     def __init__(self, dnnl: Dnnl, subject: ProfilingSubject, model: Path, widths: Sequence[int], scratch: Path) -> None:
@@ -53,19 +54,19 @@ class Trials:
         self.group: dict[int, Group] = {index: group for group in subject.groups for index in group.steps}
         self._recorder = Recorder()
         self._linker = Linker(self._recorder, subject.program, max(widths))
-        self._places, self._segments, self.weights_bytes = self._laid_out()
+        self._places, self.segments, self.weights_bytes = self._laid_out()
         self.own = scratch / f"own-{subject.program.home}.bin"
-        self._linked: dict[tuple[int, int, int], LinkedStep] = {}
+        self.candidates: dict[tuple[int, int, int], LinkedStep] = {}
         with dnnl.without_primitive_cache(), _Own(self._recorder, subject.program, model, self.own) as own:
             # the tables must hold whatever was made before
             for index, group in sorted(self.group.items()):
                 for position in range(len(group.sizes)):
                     for width in self._widths:
-                        self._linked[index, position, width] = self._link(index, position, width, own)
-        self._numbers = {key: number for number, key in enumerate(self._linked, len(subject.program.steps))}
+                        self.candidates[index, position, width] = self._link(index, position, width, own)
+        self.numbers = {key: number for number, key in enumerate(self.candidates, len(subject.program.steps))}
         self.cache = self._stand_in(scratch)
         steps, narrow = range(len(subject.program.steps)), self._widths[0]
-        firsts = [changed(self._linked[index, 0, narrow], place=self.place(index, narrow)) for index in steps]
+        firsts = [changed(self.candidates[index, 0, narrow], place=self.place(index, narrow)) for index in steps]
         self.linked = self._program(firsts, self.own, (1 + len(self._widths)) * self.weights_bytes)
 
     def _laid_out(self) -> tuple[dict[int, int], dict[int, int], int]:
@@ -124,7 +125,7 @@ class Trials:
     @cached_property
     def trying(self) -> TrialProgram:
         """Every candidate, for `record`; the program's own steps are the first ones, at places of their own."""
-        return self._written(self.linked, self.own, tuple(self._linked.values()))
+        return self._written(self.linked, self.own, tuple(self.candidates.values()))
 
     @cached_property
     def raw(self) -> TrialProgram:
@@ -133,43 +134,31 @@ class Trials:
 
     @cached_property
     def _at_trial(self) -> ColdProgram:
-        steps = [self._linked[index, 0, self._widths[0]] for index in range(len(self.subject.program.steps))]
+        steps = [self.candidates[index, 0, self._widths[0]] for index in range(len(self.subject.program.steps))]
         return self._program(steps, self.own, self.weights_bytes)
 
     @cached_property
     def cached(self) -> TrialProgram:
         """The same, with weights that are mapped from `cache`."""
         steps = [
-            changed(step, source="cached_mmap", segment=self._segments[index]) if step.weight_bytes else step
+            changed(step, source="cached_mmap", segment=self.segments[index]) if step.weight_bytes else step
             for index, step in enumerate(self._at_trial.steps)
         ]
         return self._written(self._program(steps, self.cache, self.weights_bytes), self.cache)
 
     def only(self, candidates: Sequence[tuple[int, int, int]]) -> tuple[TrialProgram, range]:
         """A program of some candidates (step, position and width of each), and the numbers of their records."""
-        chosen = [self._linked[candidate] for candidate in candidates]
+        chosen = [self.candidates[candidate] for candidate in candidates]
         first = len(self.subject.program.steps)
         return self._written(self._at_trial, self.own, chosen), range(first, first + len(chosen))
 
-    def record(self, index: int, position: int, width: int) -> int:
-        """The number of a step at trial in `trying`: a candidate, made for so many cores."""
-        return self._numbers[index, position, width]
-
     def is_raw(self, index: int) -> bool:
         """Tell whether a step's weights are made from the model file at trial; it may have none."""
-        return self._linked[index, 0, self._widths[0]].source == "raw"
-
-    def weight_bytes(self, index: int, position: int, width: int) -> int:
-        """Transformed weights of a step at trial."""
-        return self._linked[index, position, width].weight_bytes
+        return self.candidates[index, 0, self._widths[0]].source == "raw"
 
     def place(self, index: int, width: int) -> int:
         """A place of its own for the weights of a step's first candidate."""
         return self._places[index] + (1 + self._widths.index(width)) * self.weights_bytes
-
-    def segment(self, index: int) -> int:
-        """Where the weights of a step would lie in `cache`."""
-        return self._segments[index]
 
 
 class _Own:

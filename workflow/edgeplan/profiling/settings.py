@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -62,11 +60,9 @@ class ProfileSettings(BaseModel):
         """Return the settings that decide a measured row: not tolerances, which re-measure nothing."""
         fields = {"blocks", "warm_runs", "reference_runs", "margin", "exchange", "page_cache"}
         # where they have their defaults they are left out, as rows of before they were there have no such fields
-        fields |= {name for name in ("on_noise", "thorough") if not self._default(name)}
+        known = type(self).model_fields
+        fields |= {name for name in ("on_noise", "thorough") if getattr(self, name) != known[name].default}
         return self.model_dump(include=fields)
-
-    def _default(self, name: str) -> bool:
-        return bool(getattr(self, name) == type(self).model_fields[name].default)
 
     @property
     def strict(self) -> bool:
@@ -114,7 +110,7 @@ class Cores:
 
 def planning_device(device: FilePath) -> DeviceFile:
     """Read the file of a device that executes plans, by its name or from a path."""
-    found = load_device(Path(device) if isinstance(device, PathLike) else device)
+    found = load_device(device)
     if found.engine != "onednn":
         raise DeviceError(
             f"device {found.name!r} runs {found.engine}, which executes no plans",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from edgeplan.runtime.constants import PLAIN_TAGS
 from edgeplan.runtime.creation import Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import size_bytes
-from edgeplan.runtime.program import Program, activation_layouts, plan_buffers
+from edgeplan.runtime.program import Program, activation_layouts, laid_out, plan_buffers
 from edgeplan.runtime.weights import WeightLocation
 from edgeplan.support.machine import fingerprint
 
@@ -85,9 +85,8 @@ def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weigh
 
 
 def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> ProfilingSubject:
-    layouts = activation_layouts(lowered, home)
-    offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
-    creator = Creator(dnnl, lowered.shapes, layouts, offsets, lowered.types)
+    program = laid_out(dnnl, lowered, home, (), weights)
+    creator = Creator(dnnl, lowered.shapes, program.layouts, program.offsets, lowered.types)
     equal: dict[str, list[int]] = {}
     for index, digest in enumerate(signatures(dnnl, lowered, home)):
         equal.setdefault(digest, []).append(index)
@@ -114,9 +113,8 @@ def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weig
         groups.append(Group(digest, tuple(steps), tuple(wide[name] for name in both), tuple(sizes)))
         first |= dict.fromkeys(steps, groups[-1].implementations[0])
     scratch = max((size.scratch for group in groups for size in group.sizes), default=0)
-    choices = [first[index] for index in range(len(lowered.steps))]
-    program = Program.of(lowered, home, choices, (layouts, offsets, scratch_offset), scratch, weights)
-    return ProfilingSubject(program, tuple(groups))
+    choices = tuple(first[index] for index in range(len(lowered.steps)))
+    return ProfilingSubject(replace(program, choices=choices, arena_bytes=program.arena_bytes + scratch), tuple(groups))
 
 
 def touched_pages(dnnl: Dnnl, lowered: Lowered, home: str, page_bytes: int) -> tuple[int, ...]:

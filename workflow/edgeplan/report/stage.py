@@ -79,8 +79,8 @@ def render_page(sections: Sequence[PageSection], others: Sequence[PageSection] =
         "prose": partial(prose, ids=frozenset(ids)),
         "parts": parts,
         "shown": shown_first,
-        "drawn": _drawn,
-        "wide": _wide,
+        "drawn": lambda document, name: Markup(inline(document, name)),  # noqa: S704  drawn by this package, which escapes labels
+        "wide": lambda document: width_pt(document) > _NARROW_PT,
         "cells": _cells,
         "signs": _signs,
         "tally": tally,
@@ -126,17 +126,9 @@ def shown_first(texts: Sequence[str]) -> int:
     return len(texts)
 
 
-def _drawn(document: str, name: str) -> Markup:
-    return Markup(inline(document, name))  # noqa: S704  drawn by this package, which escapes its labels
-
-
 def _number_unit(value: str) -> tuple[str, str]:
     number, _, unit = value.rpartition(" ")
     return (number, unit) if number and not unit[0].isdigit() and value != NO_VALUE else (value, "")
-
-
-def _wide(document: str) -> bool:
-    return width_pt(document) > _NARROW_PT
 
 
 def _cells(lines: Sequence[Line]) -> list[tuple[str, ...]]:

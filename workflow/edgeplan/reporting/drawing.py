@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import matplotlib as mpl
@@ -23,27 +22,15 @@ INK, GRID, PAPER = "#222222", "#dddddd", "#ffffff"
 _FONT = 11
 
 #: What has the same colour in every figure, as a place in `PALETTE`.
-PREDICTORS: Mapping[str, int] = MappingProxyType(
-    {"predicted": 0, "ours": 0, "kernel sum": 0, "operator sum": 1, "FLOPs": 2, "FLOPs+MAC": 3}
-)
-KINDS: Mapping[str, int] = MappingProxyType(
-    {"conv": 0, "dwconv": 1, "fc": 2, "maxpool": 3, "avgpool": 4, "add": 5, "concat": 6, "others": 7}
-)
-PLANS: Mapping[str, int] = MappingProxyType({"optimal": 0, "K+C+P": 0, "K+C": 2, "K": 5, "warm": 7})
-STATES: Mapping[str, int] = MappingProxyType({"page cache warm": 0, "page cache evicted": 5})
-_ENGINES: Mapping[str, int] = MappingProxyType({"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "litert": 5})
+Places = Mapping[str, int]
+PREDICTORS: Places = {"predicted": 0, "ours": 0, "kernel sum": 0, "operator sum": 1, "FLOPs": 2, "FLOPs+MAC": 3}
+KINDS: Places = {"conv": 0, "dwconv": 1, "fc": 2, "maxpool": 3, "avgpool": 4, "add": 5, "concat": 6, "others": 7}
+PLANS: Places = {"optimal": 0, "K+C+P": 0, "K+C": 2, "K": 5, "warm": 7}
+STATES: Places = {"page cache warm": 0, "page cache evicted": 5}
+_ENGINES: Places = {"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "litert": 5}
 #: What tells settings of one engine apart, in their names: the first found counts.
-_VARIANTS: Mapping[str, int] = MappingProxyType(
-    {
-        "asymmetric-nnv12": 3,
-        "asymmetric": 2,
-        "continuous": 3,
-        "packed": 2,
-        "optimised": 1,
-        "cache": 1,
-        "stealing": 1,
-        "fixed": 1,
-    }
+_VARIANTS: Places = {"asymmetric-nnv12": 3, "asymmetric": 2, "continuous": 3, "packed": 2} | dict.fromkeys(
+    ("optimised", "cache", "stealing", "fixed"), 1
 )
 #: Text as text, not as outlines of letters; ids that are no random numbers.
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "edgeplan"}

@@ -7,7 +7,7 @@ input as they need; what two bands both need is computed twice. FlexNN cuts weig
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -26,7 +26,7 @@ _WINDOWED = frozenset({"conv", "pool"})
 _LOCAL = _WINDOWED | {"eltwise", "binary", "scale", "lrn", "concat"}
 _FLOAT_BYTES = 4
 _HEIGHTS = (1, 2, 4, 7, 8, 14, 16, 28)
-_LONGEST = 16  # steps of a region
+_LONGEST, _MOST_REGIONS = 16, 8  # steps of a region, regions of a model
 _AS_LOW = 1.02  # a peak that is no higher than so many times the lowest counts as low
 _WORTH = 0.93  # a region has to cut the peak to this share
 _RECOMPUTED = 1.35  # a region may compute so much more than its steps do
@@ -54,6 +54,10 @@ class Banded:
     lowered: Lowered
     origin: tuple[int, ...]
     region: tuple[int, ...]
+
+
+#: Bytes of activations that are alive in each step.
+_Live = Callable[[Banded], list[int]]
 
 
 def banded(lowered: Lowered, regions: Sequence[Region]) -> Banded:
@@ -117,17 +121,18 @@ def _height(shapes: Mapping[str, Shape], tensor: str) -> int:
 def _computed(steps: Sequence[Step], shapes: Mapping[str, Shape], rows: Range) -> dict[str, Range]:
     """Rows of every activation that a band needs."""
     needed = {steps[-1].outputs[0]: rows}
+
+    def need(tensor: str, rows: Range) -> None:
+        first, end = needed.get(tensor, rows)
+        needed[tensor] = min(first, rows[0]), max(end, rows[1])
+
     for step in reversed(steps):
         mine = needed[step.outputs[0]]
         for tensor in step.reads:
             own = tensor in step.inputs
-            height = _height(shapes, tensor)
-            found = clipped_rows(needed_rows(step, mine), height) if own else mine
-            known = needed.get(tensor, found)
-            needed[tensor] = (min(known[0], found[0]), max(known[1], found[1]))
-            if not own or step.inputs.count(tensor) + sum(p.tensor == tensor for p in step.post_ops) > 1:
-                known = needed[tensor]
-                needed[tensor] = (min(known[0], mine[0]), max(known[1], mine[1]))
+            need(tensor, clipped_rows(needed_rows(step, mine), _height(shapes, tensor)) if own else mine)
+            if own and step.inputs.count(tensor) + sum(p.tensor == tensor for p in step.post_ops) > 1:
+                need(tensor, mine)
     return needed
 
 
@@ -172,9 +177,7 @@ class _Band:
             height = _height(self._given, step.inputs[0])
             window = needed_rows(step, out)
             wanted = {t: clipped_rows(window, height) if t in step.inputs else out for t in step.reads}
-            own: dict[str, str] = {}
-            for tensor in step.inputs:
-                own[tensor] = self._name(tensor, wanted[tensor])
+            own = {tensor: self._name(tensor, wanted[tensor]) for tensor in step.inputs}
             posts = []
             for post in step.post_ops:
                 if post.tensor:
@@ -252,51 +255,46 @@ def live_bytes(lowered: Lowered, layouts: Mapping[str, str], block: int) -> list
     return list(accumulate(change[:-1]))
 
 
-def regions_by_peak(
-    lowered: Lowered, layouts: Mapping[str, str], home: str, block: int, most: int = 8
-) -> list[tuple[Region, ...]]:
-    """Sets of at most so many regions, each with a lower peak of activations than the one before; the first is empty.
+def regions_by_peak(lowered: Lowered, layouts: Mapping[str, str], home: str, block: int) -> list[tuple[Region, ...]]:
+    """Sets of at most eight regions, each with a lower peak of activations than the one before; the first is empty.
 
     Each time the step of the peak gets the region that cuts it most, with the weights that the region keeps counted.
     """
+
+    def live(plan: Banded) -> list[int]:
+        tensors = {t for step in plan.lowered.steps for t in (*step.reads, *step.outputs)}
+        return live_bytes(plan.lowered, {**dict.fromkeys(tensors, home), **layouts}, block)
+
     found: list[tuple[Region, ...]] = [()]
-    for _ in range(most):
-        best: Region | None
+    for _ in range(_MOST_REGIONS):
         chosen = found[-1]
         plan = banded(lowered, chosen)
-        peaks = _live(plan.lowered, layouts, home, block)
+        peaks = live(plan)
         at = max(range(len(peaks)), key=peaks.__getitem__)
         if plan.region[at] >= 0:
             break
-        best = _best_region(lowered, chosen, plan.origin[at], peaks[at], (layouts, home, block))
+        best = _best_region(lowered, chosen, plan.origin[at], peaks[at], live)
         regions = () if best is None else tuple(sorted((*chosen, best), key=lambda region: region.first))
-        if not regions or _peak(lowered, regions, (layouts, home, block)) >= peaks[at]:
+        if not regions or _peak(lowered, regions, live) >= peaks[at]:
             break
         found.append(regions)
-    return [_taller(lowered, regions, (layouts, home, block)) for regions in found]
+    return [_taller(lowered, regions, live) for regions in found]
 
 
-def _taller(lowered: Lowered, regions: tuple[Region, ...], how: tuple[Mapping[str, str], str, int]) -> tuple[Region, ...]:
+def _taller(lowered: Lowered, regions: tuple[Region, ...], live: _Live) -> tuple[Region, ...]:
     """The same in bands as tall as leave the peak as low: taller ones compute less twice."""
-    lowest = _peak(lowered, regions, how)
+    lowest = _peak(lowered, regions, live)
     chosen = list(regions)
     for k, region in enumerate(regions):
         for rows in sorted((rows for rows in _HEIGHTS if rows > region.rows), reverse=True):
             tried = [*chosen[:k], replace(region, rows=rows), *chosen[k + 1 :]]
-            if _peak(lowered, tried, how) <= _AS_LOW * lowest:
+            if _peak(lowered, tried, live) <= _AS_LOW * lowest:
                 chosen = tried
                 break
     return tuple(chosen)
 
 
-def _live(lowered: Lowered, layouts: Mapping[str, str], home: str, block: int) -> list[int]:
-    tensors = {t for step in lowered.steps for t in (*step.reads, *step.outputs)}
-    return live_bytes(lowered, {**dict.fromkeys(tensors, home), **layouts}, block)
-
-
-def _best_region(
-    lowered: Lowered, chosen: Sequence[Region], at: int, peak: int, how: tuple[Mapping[str, str], str, int]
-) -> Region | None:
+def _best_region(lowered: Lowered, chosen: Sequence[Region], at: int, peak: int, live: _Live) -> Region | None:
     """The region around a step whose own peak is the lowest, or nothing worth it."""
     taken = {k for region in chosen for k in range(region.first, region.last + 1)}
     best: tuple[float, Region] | None = None
@@ -306,30 +304,25 @@ def _best_region(
                 continue
             height = _height(lowered.shapes, lowered.steps[last].outputs[0])
             for rows in _HEIGHTS:
-                if 2 * rows > height or recomputed(lowered, Region(first, last, rows)) > _RECOMPUTED:
+                region = Region(first, last, rows)
+                if 2 * rows > height or recomputed(lowered, region) > _RECOMPUTED:
                     continue
-                own = _region_peak(lowered, Region(first, last, rows), how)
+                plan = banded(lowered, [region])
+                inside = (bytes_ for bytes_, where in zip(live(plan), plan.region, strict=True) if where == 0)
+                own = max(inside) + kept_bytes(lowered, region)
                 if own <= _WORTH * peak and (best is None or own < best[0]):
-                    best = own, Region(first, last, rows)
+                    best = own, region
     return best[1] if best else None
 
 
-def _peak(lowered: Lowered, regions: Sequence[Region], how: tuple[Mapping[str, str], str, int]) -> int:
+def _peak(lowered: Lowered, regions: Sequence[Region], live: _Live) -> int:
     """The peak of all steps, with the weights that a region keeps."""
     regions = sorted(regions, key=lambda region: region.first)
     if any(2 * r.rows > _height(lowered.shapes, lowered.steps[r.last].outputs[0]) for r in regions):
         return 1 << 62
     plan = banded(lowered, regions)
     kept = [kept_bytes(lowered, region) for region in regions]
-    live = zip(_live(plan.lowered, *how), plan.region, strict=True)
-    return max(peak + (kept[where] if where >= 0 else 0) for peak, where in live)
-
-
-def _region_peak(lowered: Lowered, region: Region, how: tuple[Mapping[str, str], str, int]) -> int:
-    plan = banded(lowered, [region])
-    peaks = _live(plan.lowered, *how)
-    inside = [peak for peak, where in zip(peaks, plan.region, strict=True) if where == 0]
-    return max(inside) + kept_bytes(lowered, region)
+    return max(peak + (kept[where] if where >= 0 else 0) for peak, where in zip(live(plan), plan.region, strict=True))
 
 
 def kept_bytes(lowered: Lowered, region: Region) -> int:

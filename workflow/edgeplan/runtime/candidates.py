@@ -6,13 +6,14 @@ import ctypes
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.shapes import FLOAT32, Shape
 from edgeplan.graph.steps import COMPILED, INT8_KINDS, SIDE_BY_SIDE, Step
 from edgeplan.runtime import constants
-from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
+from edgeplan.runtime.creation import MOVING_KINDS, Creator, Implementation
 from edgeplan.runtime.dnnl import ZERO_POINTS, Dnnl, Handle, Mask, Unsupported, dims
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC, tag
 from edgeplan.runtime.primitives import AS_CONVOLUTION, Variant
@@ -32,11 +33,9 @@ def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
     found: dict[str, Implementation] = {}
     for every in (False, True):  # some primitives take no two layouts, even of the same bytes
         for variant in () if found else _variants(creator, step, every=every):
-            for implementation, created in _walk(creator, step, variant):
-                if step.kind in INT8_KINDS and not is_exact(implementation.kernel, creator.shapes[step.weights["weight"]]):
-                    continue
-                if created is not None and implementation.name not in found:
-                    found[implementation.name] = implementation
+            for one in _walk(creator, step, variant):
+                if step.kind not in INT8_KINDS or is_exact(one.kernel, creator.shapes[step.weights["weight"]]):
+                    found.setdefault(one.name, one)
     if not found:
         raise ModelError(
             f"oneDNN {creator.dnnl.info.version} has no implementation of {step.kind} {step.name!r}",
@@ -90,8 +89,8 @@ def _variants(creator: Creator, step: Step, *, every: bool) -> Iterator[Variant]
                 yield Variant(given, written, algorithm, weights)
 
 
-def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Implementation, Created | None]]:
-    """Yield all implementations of one variant."""
+def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[Implementation]:
+    """Yield all implementations of one variant that can be created."""
     suffix = "" if step.kind in COMPILED else _suffix(creator, step, variant)
     if step.kind in MOVING_KINDS:
         try:
@@ -99,7 +98,7 @@ def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Impl
         except Unsupported:
             return
         kernel = "compiled" if step.kind in COMPILED else "reorder" if created.calls else "view"
-        yield Implementation(f"{kernel}{suffix}", kernel, variant), created
+        yield Implementation(f"{kernel}{suffix}", kernel, variant)
         return
     dnnl = creator.dnnl
     try:
@@ -108,15 +107,14 @@ def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Impl
         return
     seen, more = set(), True
     while more:
-        kernel = dnnl.implementation(described.descriptor)
+        kernel = dnnl.implementation(described.descriptor.value)
         if kernel not in seen:
             seen.add(kernel)
             plain = "+plain" if variant.weights == "plain" else ""
             candidate = Implementation(f"{kernel}{suffix}{plain}", kernel, variant)
-            try:
-                yield candidate, creator.create(step, candidate, generate=False)
-            except Unsupported:
-                yield candidate, None
+            with suppress(Unsupported):
+                creator.create(step, candidate, generate=False)
+                yield candidate
         more = dnnl.next_implementation(described.descriptor)
 
 
@@ -184,7 +182,7 @@ def _tried(dnnl: Dnnl, weights: Shape, dtype: str) -> Iterator[tuple[str, bool]]
         arguments = {constants.ARG_SRC: source, constants.ARG_WEIGHTS: ready, constants.ARG_DST: target, _SHIFT: zero}
         _execute(dnnl, stream, described, arguments)
         sums = {*memoryview(result).cast("B").cast("f")}
-        yield dnnl.implementation(described), sums == {float(products * (_LARGEST[dtype] - _ZERO) * _LARGEST["int8"])}
+        yield dnnl.implementation(described.value), sums == {float(products * (_LARGEST[dtype] - _ZERO) * _LARGEST["int8"])}
         more = dnnl.next_implementation(described)
 
 

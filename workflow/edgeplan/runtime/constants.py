@@ -22,9 +22,8 @@ STATUS_NAMES: Mapping[int, str] = MappingProxyType(
 #: Beside the library's: what a compiled kernel says.
 BAD_INDEX: Final = 100
 BYTE_VALUES: Final = 256
-#: Places in the list of numbers that a kernel from bytes to bytes is told.
+#: How many numbers a kernel from bytes to bytes is told (`transform.line_constants`).
 NUMBERS: Final = 9
-FIRST_FACTOR, SECOND_FACTOR, THIRD_FACTOR, SHIFT, LOWEST, HIGHEST, FLIP_READ, FLIP_SECOND, FLIP_WRITTEN = range(NUMBERS)
 
 CPU: Final = 1
 IN_ORDER: Final = 1

@@ -135,7 +135,7 @@ class Creator:
             return work.created()
         described = self.describer.describe(step, implementation.variant)
         # Found by name: a warm primitive cache repeats implementations in the walk, so positions shift.
-        while (found := self.dnnl.implementation(described.descriptor)) != implementation.kernel:
+        while (found := self.dnnl.implementation(described.descriptor.value)) != implementation.kernel:
             if not self.dnnl.next_implementation(described.descriptor):
                 raise DeviceError(
                     f"this oneDNN does not offer {implementation.kernel!r} (the last it offers is {found!r})",

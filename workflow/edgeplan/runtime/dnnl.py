@@ -97,16 +97,6 @@ OTHER: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def declare(library: ctypes.CDLL) -> None:
-    """Declare every function used on a loaded library."""
-    for name, arguments in STATUS.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = _INT, arguments
-    for name, (result, arguments) in OTHER.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-
-
 _WARM_UP_VALUES = 1 << 16
 
 
@@ -159,19 +149,15 @@ class Dnnl:
 
     def __init__(self) -> None:
         self._library, self.info = open_library()
-        declare(self._library)
-        self._set_threads = self._thread_setter()
+        functions: dict[str, tuple[Any, list[Any]]] = {name: (_INT, given) for name, given in STATUS.items()} | OTHER
+        for name, (result, arguments) in functions.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, arguments
+        # of the OpenMP runtime that the library itself is linked to
+        self._set_threads: Any = getattr(self._library, "omp_set_num_threads", None)
+        if self._set_threads is not None:
+            self._set_threads.restype, self._set_threads.argtypes = None, [_INT]
         self.engine = self.make("engine", "dnnl_engine_create", constants.CPU, 0)
-
-    def _thread_setter(self) -> Callable[[int], None] | None:
-        """`omp_set_num_threads` of the OpenMP runtime that the library itself is linked to."""
-        try:
-            setter = self._library.omp_set_num_threads
-        except AttributeError:
-            return None
-        setter.restype, setter.argtypes = None, [ctypes.c_int]
-        typed: Callable[[int], None] = setter
-        return typed
 
     def set_threads(self, count: int) -> None:
         """Threads of the primitives that the calling thread executes from now on (OpenMP's setting is per thread)."""
@@ -222,7 +208,7 @@ class Dnnl:
 
     def set_primitive_cache(self, capacity: int) -> None:
         """Set the number of primitives that the library keeps for reuse; 0 for profiling, where every creation must be paid."""
-        self.check(self._library.dnnl_set_primitive_cache_capacity(capacity), "dnnl_set_primitive_cache_capacity")
+        self._call("dnnl_set_primitive_cache_capacity", capacity)
 
     @contextmanager
     def without_primitive_cache(self) -> Iterator[None]:
@@ -237,6 +223,10 @@ class Dnnl:
             yield
         finally:
             self.set_primitive_cache(capacity)
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        """Call a function that returns a status."""
+        self.check(getattr(self._library, function)(*arguments), function)
 
     def check(self, status: int, what: str) -> None:
         """Turn a status into an exception."""
@@ -261,7 +251,7 @@ class Dnnl:
     def make(self, kind: str, function: str, *arguments: Any, keep: object = None) -> Handle:
         """Call a function that creates a handle through its first argument."""
         out = ctypes.c_void_p()
-        self.check(getattr(self._library, function)(ctypes.byref(out), *arguments), function)
+        self._call(function, ctypes.byref(out), *arguments)
         return Handle(out.value or 0, getattr(self._library, f"dnnl_{kind}_destroy"), keep)
 
     # Descriptors and memory
@@ -316,16 +306,10 @@ class Dnnl:
         """Move a primitive descriptor to the next implementation; False at the last."""
         return bool(self._library.dnnl_primitive_desc_next_impl(descriptor.value) == constants.SUCCESS)
 
-    def implementation(self, descriptor: Handle) -> str:
-        """The library's name of the implementation, e.g. `brgconv:avx512_core`."""
-        return self.implementation_at(descriptor.value)
-
-    def implementation_at(self, address: int) -> str:
-        """The same by the primitive descriptor's address."""
+    def implementation(self, address: int) -> str:
+        """The library's name of the implementation of a primitive descriptor, e.g. `brgconv:avx512_core`."""
         text = ctypes.c_char_p()
-        query = self._library.dnnl_primitive_desc_query
-        status = query(address, constants.QUERY_IMPL_INFO, 0, ctypes.byref(text))
-        self.check(status, "dnnl_primitive_desc_query")
+        self._call("dnnl_primitive_desc_query", address, constants.QUERY_IMPL_INFO, 0, ctypes.byref(text))
         return (text.value or b"").decode()
 
     def queried(self, descriptor: Handle, what: int, index: int = 0) -> int:
@@ -338,22 +322,18 @@ class Dnnl:
 
     def reorder(self, source: int, target: int) -> Handle:
         """Primitive descriptor of a layout conversion, scratchpad by the user."""
-        attributes = self.attributes()
-        engine = self.engine.value
-        function = "dnnl_reorder_primitive_desc_create"
-        return self.make("primitive_desc", function, source, engine, target, engine, attributes.value)
+        attributes, engine = self.attributes(), self.engine.value
+        given = (source, engine, target, engine, attributes.value)
+        return self.make("primitive_desc", "dnnl_reorder_primitive_desc_create", *given)
 
     def attributes(self, post_ops: Handle | None = None, masks: Sequence[Mask] = ()) -> Handle:
         """Attributes with the scratchpad supplied by the user, post-operations, and what is told of scales and zero points."""
         attributes = self.make("primitive_attr", "dnnl_primitive_attr_create")
-        set_mode = self._library.dnnl_primitive_attr_set_scratchpad_mode
-        self.check(set_mode(attributes.value, constants.SCRATCHPAD_USER), "dnnl_primitive_attr_set_scratchpad_mode")
+        self._call("dnnl_primitive_attr_set_scratchpad_mode", attributes.value, constants.SCRATCHPAD_USER)
         if post_ops is not None:
-            set_post_ops = self._library.dnnl_primitive_attr_set_post_ops
-            self.check(set_post_ops(attributes.value, post_ops.value), "dnnl_primitive_attr_set_post_ops")
+            self._call("dnnl_primitive_attr_set_post_ops", attributes.value, post_ops.value)
         for mask in masks:
-            set_mask = getattr(self._library, mask.function)
-            self.check(set_mask(attributes.value, mask.argument, mask.axes), mask.function)
+            self._call(mask.function, attributes.value, mask.argument, mask.axes)
         return attributes
 
     def post_ops(self) -> Handle:
@@ -362,8 +342,7 @@ class Dnnl:
 
     def append(self, post_ops: Handle, kind: str, *arguments: Any) -> None:
         """Append a post-operation: `eltwise` (algorithm, alpha, beta), `sum` (scale, 0, type), `binary` (algorithm, md)."""
-        function = f"dnnl_post_ops_append_{kind}"
-        self.check(getattr(self._library, function)(post_ops.value, *arguments), function)
+        self._call(f"dnnl_post_ops_append_{kind}", post_ops.value, *arguments)
 
     # Execution
 
@@ -382,8 +361,7 @@ class Dnnl:
         self.set_threads(threads)
         descriptor = self.descriptor((_WARM_UP_VALUES,), constants.PLAIN_TAGS[1])
         relu = constants.ELTWISE["relu"]
-        function = "dnnl_eltwise_forward_primitive_desc_create"
-        attributes = self.attributes()
+        function, attributes = "dnnl_eltwise_forward_primitive_desc_create", self.attributes()
         given = (self.engine.value, constants.FORWARD_INFERENCE, relu, descriptor.value, descriptor.value, 0.0, 0.0)
         primitive = self.primitive(self.make("primitive_desc", function, *given, attributes.value))
         values = (ctypes.c_float * _WARM_UP_VALUES)()
@@ -394,4 +372,4 @@ class Dnnl:
         """Execute a primitive once and wait."""
         array = (ExecArg * len(arguments))(*[ExecArg(arg, memory.value) for arg, memory in arguments])
         self.check(self.execute(primitive.value, stream.value, len(arguments), array), "dnnl_primitive_execute")
-        self.check(self._library.dnnl_stream_wait(stream.value), "dnnl_stream_wait")
+        self._call("dnnl_stream_wait", stream.value)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class WeightValues(Closing):
         folder: Path,
         locations: Mapping[str, WeightLocation],
         shapes: Mapping[str, Shape],
-        parts: Mapping[str, WeightPart],
+        parts: Mapping[str, WeightPart] = MappingProxyType({}),
     ) -> None:
         self._folder, self._locations, self._shapes, self._parts = folder, locations, shapes, parts
         self._files: dict[str, int] = {}
@@ -138,21 +139,19 @@ class Executable(Closing):
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, arena: Buffer | None = None) -> None:
         self.dnnl, self.program = dnnl, program
         self.creator = Creator(dnnl, program.shapes, program.layouts, program.offsets, program.types)
-        self._values = WeightValues(folder, program.weights, program.shapes, program.parts)
+        self._values = WeightValues(folder, program.weights, program.shapes)
         if arena is None:
             data = np.frombuffer(mmap.mmap(-1, max(1, program.arena_bytes)), np.uint8)
             arena = Buffer(data, data.ctypes.data)
         self.arena = arena
 
-    def through(self, dnnl: Dnnl, program: Program | None = None) -> Executable:
+    def through(self, dnnl: Dnnl) -> Executable:
         """The same files and memory, used through another handle of the library; closed with this one.
 
-        An engine is of one handle, and what it makes. A program takes the place of this one.
+        An engine is of one handle, and what it makes.
         """
-        found = copy.copy(self)
-        found.dnnl, found.program = dnnl, program or self.program
-        p = found.program
-        found.creator = Creator(dnnl, p.shapes, p.layouts, p.offsets, p.types)
+        found, p = copy.copy(self), self.program
+        found.dnnl, found.creator = dnnl, Creator(dnnl, p.shapes, p.layouts, p.offsets, p.types)
         return found
 
     def close(self) -> None:

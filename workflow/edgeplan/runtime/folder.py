@@ -123,9 +123,6 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     files: dict[str, StoredFile] = {}
 
 
-_DOCUMENTS, _BODIES = msgspec.json.Decoder(_Document), msgspec.json.Decoder(_Body)
-
-
 class PlanFolder(msgspec.Struct, frozen=True, dict=True):
     """A plan folder as it was read.
 
@@ -212,13 +209,10 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
             raise self._unfit(f"the plan does not fit: it knows no file {name!r}", self.path / PLAN_NAME)
         return self.files[name]
 
-    def require_here(self, machine: str, library: str, isa: str, *, threads: int = 0, driver: str = "") -> None:
-        """Refuse a plan that was made for something else than there is here; see `MadeFor`.
-
-        Threads are those that are to compute; 0: as many as the plan says.
-        """
+    def require_here(self, machine: str, library: str, isa: str, *, driver: str = "") -> None:
+        """Refuse a plan that was made for something else than there is here; see `MadeFor`."""
         made = self.made_for
-        here = MadeFor(made.model, made.model_sha256, machine, library, isa, threads or made.threads, driver)
+        here = MadeFor(made.model, made.model_sha256, machine, library, isa, made.threads, driver)
         both = [(name, getattr(here, name), getattr(made, name)) for name in MadeFor.__struct_fields__]
         wrong = [f"{name} is {found}, the plan is for {planned}" for name, found, planned in both if found != planned]
         if wrong:
@@ -253,12 +247,12 @@ def read_folder(folder: Path, kind: str = "") -> PlanFolder:
     except OSError as error:
         raise _no_plan(folder, error) from error
     try:
-        document = _DOCUMENTS.decode(content)
+        document = msgspec.json.decode(content, type=_Document)
         if sha256(document.body).hexdigest() != document.sha256:
             raise _unreadable(path, f"{_DAMAGED}it was changed after it was written")
         if document.format_version != FORMAT:
             raise _unreadable(path, _OTHER_FORMAT)
-        body = _BODIES.decode(document.body)
+        body = msgspec.json.decode(document.body, type=_Body)
         if kind and body.kind != kind:
             raise FormatError(f"the plan is one of {body.kind}, not of {kind}", where=str(folder), next_step=plan_again(kind))
     except msgspec.ValidationError as error:
@@ -291,20 +285,10 @@ def _kind_by_files(folder: Path) -> str:
     return COLD_START if any((folder / name).exists() for name in (CACHE_NAME, *_EARLIER_COLD)) else ""
 
 
-_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
-
-
-def decoder_of(kind: type[Part]) -> msgspec.json.Decoder[Part]:
-    """Make the decoder of a part of a plan, once."""
-    if kind not in _decoders:
-        _decoders[kind] = msgspec.json.Decoder(kind)
-    return _decoders[kind]
-
-
 def decoded(content: bytes | bytearray | msgspec.Raw, kind: type[Part], path: Path, of: str) -> Part:
     """A part of a plan as a value."""
     try:
-        return decoder_of(kind).decode(content)
+        return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
         raise FormatError(f"{_OTHER_FORMAT} ({error})", where=str(path), next_step=plan_again(of)) from error
     except msgspec.DecodeError as error:

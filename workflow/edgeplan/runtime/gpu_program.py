@@ -129,15 +129,13 @@ class GpuProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class GpuSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A schedule says who prepares what, and when.
+    """A schedule says who prepares what, and when: each thread the steps of its queue, in order.
 
     Attributes:
-        queues: steps that each preparing thread prepares, in order.
         in_sequence: whether all is prepared before the first kernel runs, by one thread.
         at_once: whether kept weights go up in one go, by a thread of their own, while the one that asked for the inference
             loads all code as one program, where the driver can, and prepares the steps.
         code: whether the machine code of the kernels is kept in the folder; else they are compiled at every start.
-        planner: that chose it.
     """
 
     queues: tuple[tuple[Count, ...], ...]

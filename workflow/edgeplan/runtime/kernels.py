@@ -7,10 +7,8 @@ A kernel has the arguments of `dnnl_primitive_execute`, and so is called where a
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from edgeplan import native
 from edgeplan.errors import DeviceError
@@ -55,24 +53,12 @@ KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
-
-def kernel_addresses(names: Iterable[str]) -> list[int]:
-    """Return addresses of kernels, by what they do and what their elements are of: `where_int32`.
+def kernel_address(name: str) -> int:
+    """Return the address of a kernel, by what it does and what its elements are of: `where_int32`.
 
     DeviceError where there is no such kernel, or no library.
     """
-    return [_address(name) for name in names]
-
-
-def kernel_function(name: str) -> Callable[..., int]:
-    """A kernel, with the arguments of `dnnl_primitive_execute`."""
-    found: Any = _TYPE(kernel_addresses([name])[0])
-    return found  # type: ignore[no-any-return]  # ctypes has no types of its functions
-
-
-def _address(name: str) -> int:
     family, _, element = name.rpartition("_")
     if element not in KERNELS.get(family, ()):
         raise DeviceError(

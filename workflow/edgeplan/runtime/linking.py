@@ -44,20 +44,14 @@ class RawWeight(NamedTuple):
 
 
 class LinkedStep(msgspec.Struct):
-    """One step under one implementation.
+    """One step under one implementation, with its calls (`RecordedTape.calls`).
 
     Attributes:
-        name: of the step.
         source: "raw", "cached_read", "cached_mmap" or "none"; for later runs also "shared": what the cold start used.
-        calls: see `RecordedTape.calls`.
         slots: weights as the primitives read them: descriptor there, descriptor in the file's order, offset among the step's
             transformed weights, size, primitive that converts (-1: same bytes).
-        weight_bytes: size of the transformed weights.
-        raw: what they are made from.
-        kind, settings: how they are made (`transform.folded`).
-        place: offset of the transformed weights in the memory of the session.
-        segment: their offset in the cache.
-        checksum: of the transformed weights, for those in the cache.
+        raw, kind, settings: what the transformed weights are made from, and how (`transform.folded`).
+        place, segment: their offsets in the memory of the session, and in the cache, for which the checksum is.
     """
 
     name: str

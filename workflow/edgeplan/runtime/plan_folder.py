@@ -6,7 +6,6 @@ transformed weights. The model stays where it is, or beside these files, and is 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,17 +18,17 @@ from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.document import Plan, check_fits, plan_of
+from edgeplan.planning.document import Plan, check_fits
 from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Created, Implementation, aligned, paged, same_weights
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker, transformed
-from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PLAN_NAME, MadeFor, PlanFolder, plan_again, replacing, write_plan
+from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PLAN_NAME, MadeFor, plan_again, replacing, write_plan
 from edgeplan.runtime.linking import LinkedStep, Linker, can_be_raw
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.packed_programs import ColdProgram, ModelFile, cold_program
-from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
+from edgeplan.runtime.program import laid_out, step_candidates
 from edgeplan.runtime.program_file import PROGRAM_BIN, Border, checksum
 from edgeplan.runtime.tape import Recorder
 from edgeplan.runtime.weights import WeightLocation, locate_weights
@@ -80,14 +79,6 @@ def write_linked(
     with replacing(folder) as building, Executable(linking.recorder, linking.program, model.parent) as executable:
         _write(linking, linked, executable, model, building)
     return linked
-
-
-def cold_plan(folder: PlanFolder) -> Plan:
-    """The plan document of a plan folder."""
-    made = folder.made_for
-    target = (Path(made.model).name, made.model_sha256, "onednn", made.library, made.isa, made.machine, made.threads)
-    parts = folder.scheduled(dict) | folder.predicted(dict) | dict(zip(_TARGET, target, strict=True))
-    return plan_of(json.dumps(parts), str(folder.path / PLAN_NAME))
 
 
 def _write(linking: _Linking, linked: ColdProgram, executable: Executable, model: Path, work: Path) -> None:
@@ -181,7 +172,7 @@ class _Linking:
         names = [plan.implementations[i] for i in plan.implementation]
         chosen = _chosen(lowered, offered, names, plan.library_version)
         warm = _chosen(lowered, offered, plan.warm, plan.library_version) if plan.later else chosen
-        self.program = _buffers(self.recorder, lowered, plan.layout, chosen, locations)
+        self.program = laid_out(self.recorder, lowered, plan.layout, chosen, locations)  # scratch: see `placed`
         self.linker = Linker(self.recorder, self.program, plan.threads)
         self.created: list[Created] = []
         self._raw = [can_be_raw(step, lowered.types) for step in lowered.steps]
@@ -254,12 +245,3 @@ class _Linking:
 def _narrow_width(plan: Plan) -> int:
     """Cores that execute while others prepare."""
     return max(1, plan.threads - len(plan.queues)) if plan.equal_cores else plan.threads
-
-
-def _buffers(
-    dnnl: Dnnl, lowered: Lowered, home: str, chosen: tuple[Implementation, ...], locations: Mapping[str, WeightLocation]
-) -> Program:
-    """The program with places for its activations; its scratch lies behind them, and how much there is the linker finds."""
-    layouts = activation_layouts(lowered, home)
-    offsets, scratch = plan_buffers(lowered, layouts, dnnl.info.block)
-    return Program.of(lowered, home, chosen, (layouts, offsets, scratch), 0, locations)

@@ -16,6 +16,8 @@ from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import SCALES, ZERO_POINTS, Dnnl, Handle, Mask, Unsupported, dims
 from edgeplan.runtime.layouts import NHWC, tag
 
+#: Of what a step writes first, second, third (an LSTM's last states).
+_WRITTEN = (constants.ARG_DST, constants.ARG_DST_1, constants.ARG_DST_2)
 _SIDE_ARGUMENTS: Mapping[str, int] = MappingProxyType({"source": constants.ARG_SRC, "written": constants.ARG_DST})
 
 
@@ -67,12 +69,11 @@ class Described(msgspec.Struct, frozen=True):
         return dnnl.queried(self.descriptor, constants.QUERY_WEIGHTS_MD, slot.index)
 
 
-class Descriptors:
-    """Descriptors of one model's tensors; `types` are those of tensors that are not of float32."""
+class Describer:
+    """Makes primitive descriptors for the steps of one model; `types` are those of tensors that are not of float32."""
 
-    def __init__(self, dnnl: Dnnl, shapes: Mapping[str, Shape], types: Mapping[str, str] = MappingProxyType({})) -> None:
-        self.dnnl = dnnl
-        self.shapes, self.types = shapes, types
+    def __init__(self, dnnl: Dnnl, shapes: Mapping[str, Shape], types: Mapping[str, str]) -> None:
+        self.dnnl, self.shapes, self.types = dnnl, shapes, types
 
     def activation(self, tensor: str, layout: str) -> Handle:
         """Return the descriptor of an activation."""
@@ -125,6 +126,58 @@ class Descriptors:
         yield SCALES, constants.ARG_WEIGHTS, axes if count > 1 else 0, count
         yield from ((ZERO_POINTS, argument, 0, 1) for argument in sides)
 
+    def describe(self, step: Step, variant: Variant) -> Described:
+        """The descriptor of a step's primitive, at its first implementation."""
+        reads = tuple(
+            Operand(argument, tensor, variant.source, self._operand(step, f"read_{place}", tensor, variant.source))
+            for place, (argument, tensor) in enumerate(zip(self._source_arguments(step), step.inputs, strict=True))
+        )
+        writes = tuple(
+            Operand(argument, tensor, variant.output, self._operand(step, "written", tensor, variant.output))
+            for argument, tensor in zip(_WRITTEN, step.outputs, strict=False)
+        )
+        posts, attributes, summed = self._post_ops(step, variant)
+        descriptor, slots = MAKERS[step.kind](self, step, variant, reads, writes[0], attributes)
+        return Described(descriptor, reads + posts, writes, slots, summed)
+
+    def _operand(self, step: Step, key: str, tensor: str, layout: str) -> Handle:
+        """Descriptor of an activation, or of the view of it that a product takes."""
+        if key not in step.settings:
+            return self.activation(tensor, layout)
+        axes = step.sizes(key)
+        rank = len(axes) // 2
+        return self.dnnl.strided(axes[:rank], axes[rank:])
+
+    @staticmethod
+    def _source_arguments(step: Step) -> Sequence[int]:
+        if step.kind == "concat":
+            places = range(len(step.inputs) + len(step.weights))
+            return [constants.ARG_MULTIPLE_SRC + place for place in places if f"part_{place}" not in step.weights]
+        if step.kind in ("matmul", "mix"):
+            return [argument for role, argument in PRODUCT_SIDES.items() if role not in weighted_sides(step)]
+        return range(constants.ARG_SRC, constants.ARG_SRC + len(step.inputs))
+
+    def _post_ops(self, step: Step, variant: Variant) -> tuple[tuple[Operand, ...], Handle, str]:
+        if not step.post_ops and step.kind != "scale":
+            return (), self.dnnl.attributes(masks=self.masks(step)), ""
+        dnnl, ops, operands, summed = self.dnnl, self.dnnl.post_ops(), [], ""
+        if step.kind == "scale":  # y = x * scale, then + shift
+            shift = self.per_channel(step)
+            dnnl.append(ops, "binary", constants.BINARY["add"], shift.value)
+        for position, post in enumerate(step.post_ops, start=1 if step.kind == "scale" else 0):
+            if post.kind == "eltwise":
+                dnnl.append(ops, "eltwise", constants.ELTWISE[post.algorithm], post.alpha, post.beta)
+            elif post.kind == "sum":
+                dnnl.append(ops, "sum", 1.0, 0, constants.F32)
+                summed = post.tensor
+            else:
+                same = self.shapes[post.tensor] == self.shapes[step.outputs[0]]
+                descriptor = self._operand(step, "written" if same else "", post.tensor, variant.output)
+                argument = constants.ARG_POST_OP * (position + 1) | constants.ARG_SRC_1
+                dnnl.append(ops, "binary", constants.BINARY[post.algorithm], descriptor.value)
+                operands.append(Operand(argument, post.tensor, variant.output, descriptor))
+        return tuple(operands), dnnl.attributes(ops, self.masks(step)), summed
+
 
 _INFERENCE = constants.FORWARD_INFERENCE
 #: Algorithm of a variant of a fully connected step: a convolution over the whole input. Its kernels are generated in a fraction
@@ -134,7 +187,7 @@ AS_CONVOLUTION = "convolution"
 Reads = tuple[Operand, ...]
 #: A primitive descriptor, and the weights that it reads.
 Made = tuple[Handle, tuple[Slot, ...]]
-Maker = Callable[[Descriptors, Step, Variant, Reads, Operand, Handle], Made]
+Maker = Callable[[Describer, Step, Variant, Reads, Operand, Handle], Made]
 
 
 def _value(handle: Handle | None) -> int | None:
@@ -147,7 +200,7 @@ def _weighted(plain: Handle, bias: Handle | None) -> tuple[Slot, ...]:
     return (weights,) if bias is None else (weights, Slot(constants.ARG_BIAS, bias))
 
 
-def _wanted(d: Descriptors, shape: Shape, plain: Handle, variant: Variant, dtype: str = FLOAT32) -> Handle:
+def _wanted(d: Describer, shape: Shape, plain: Handle, variant: Variant, dtype: str = FLOAT32) -> Handle:
     return plain if variant.weights == "plain" else d.dnnl.descriptor(shape, constants.ANY, dtype)
 
 
@@ -155,7 +208,7 @@ def _biased(step: Step) -> bool:
     return not step.weights.keys().isdisjoint(("bias", "bn_scale", "summand"))
 
 
-def _conv(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _conv(d: Describer, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     shape, dtype = d.conv_weights(step), d.type_of(step.weights["weight"])
     plain = d.plain(shape, dtype=dtype)
     bias = d.plain((d.shapes[step.weights["weight"]][0],)) if _biased(step) else None
@@ -165,7 +218,7 @@ def _conv(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, at
 
 
 def _slid(
-    d: Descriptors, step: Step, primitive: str, algorithm: int, operands: tuple[Operand, Operand],
+    d: Describer, step: Step, primitive: str, algorithm: int, operands: tuple[Operand, Operand],
     weights: tuple[Handle, Handle, Handle | None], attributes: Handle,
 ) -> Made:  # fmt: skip
     """Describe a convolution or deconvolution; `weights` are in the file, as they are asked for, and the bias."""
@@ -181,7 +234,7 @@ def _window(step: Step) -> tuple[ctypes.Array[ctypes.c_int64], ...]:
     return tuple(map(dims, (step.sizes("strides"), dilations, step.sizes("pads_before"), step.sizes("pads_after"))))
 
 
-def _fc(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _fc(d: Describer, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     source = d.shapes[step.inputs[0]]
     columns = d.shapes[step.outputs[0]][-1]
     transposed = step.integer("transposed")
@@ -216,7 +269,7 @@ def _fc(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attr
     return made, _weighted(plain, bias)
 
 
-def _columns(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _columns(d: Describer, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Some columns of several rows: a product, whose kernels write rows that lie apart; an inner product's do not."""
     if v.algorithm == AS_CONVOLUTION:
         raise Unsupported("a convolution that writes rows that lie apart")
@@ -227,7 +280,7 @@ def _columns(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand,
     return _product(d, step, v, (read, out.descriptor), (inner, columns), attributes)
 
 
-def _product(d: Descriptors, step: Step, v: Variant, operands: tuple[Handle, Handle], shape: Shape, attributes: Handle) -> Made:
+def _product(d: Describer, step: Step, v: Variant, operands: tuple[Handle, Handle], shape: Shape, attributes: Handle) -> Made:
     """Describe a product with a matrix of weights, of a shape; operands are what is read and written."""
     (read, written), dtype = operands, d.type_of(step.weights["weight"])
     plain = d.dnnl.strided(shape, (1, shape[0]), dtype) if step.integer("transposed") else d.plain(shape, dtype=dtype)
@@ -237,7 +290,7 @@ def _product(d: Descriptors, step: Step, v: Variant, operands: tuple[Handle, Han
     return d.primitive("matmul", *given, attributes.value), _weighted(plain, bias)
 
 
-def _fc_in_eight_bits(d: Descriptors, step: Step, v: Variant, _reads: Reads, _out: Operand, attributes: Handle) -> Made:
+def _fc_in_eight_bits(d: Describer, step: Step, v: Variant, _reads: Reads, _out: Operand, attributes: Handle) -> Made:
     """Describe a product of matrices: an inner product of the library takes no zero points."""
     (read,), (written,) = step.inputs, step.outputs
     rows, columns = math.prod(d.shapes[written][:-1]), d.shapes[written][-1]
@@ -248,7 +301,7 @@ def _fc_in_eight_bits(d: Descriptors, step: Step, v: Variant, _reads: Reads, _ou
     return descriptor, slots + d.scaling_slots(step)
 
 
-def _deconv(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _deconv(d: Describer, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Weights are (in, out / groups, window) in the file, (groups, out / groups, in / groups, window) to oneDNN."""
     inner, each, *window = d.shapes[step.weights["weight"]]
     groups, size = step.integer("groups"), math.prod(window)
@@ -263,7 +316,7 @@ def _deconv(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, 
     return _slid(d, step, "deconvolution", constants.DECONVOLUTION_DIRECT, (reads[0], out), weights, attributes)
 
 
-def _norm(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _norm(d: Describer, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Describe a normalisation of each row, with a scale and a shift where there are weights for them."""
     arguments = {"scale": constants.ARG_SCALE, "shift": constants.ARG_SHIFT}
     flags = sum({"scale": constants.USE_SCALE, "shift": constants.USE_SHIFT}[role] for role in step.weights)
@@ -273,14 +326,14 @@ def _norm(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, a
     return d.primitive("layer_normalization_forward", *given, attributes.value), slots
 
 
-def _pool(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _pool(d: Describer, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     strides, dilations, before, after = _window(step)
     given = (constants.POOLING[step.text("algorithm")], reads[0].descriptor.value, out.descriptor.value)
     window = (strides, dims(step.sizes("kernel")), dilations, before, after)
     return d.primitive("pooling_forward", _INFERENCE, *given, *window, attributes.value), ()
 
 
-def _concat(d: Descriptors, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _concat(d: Describer, step: Step, v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     parts = {operand.argument: operand.descriptor for operand in reads}
     slots = []
     for role, name in step.weights.items():
@@ -301,7 +354,7 @@ def weighted_sides(step: Step) -> tuple[str, ...]:
     return (step.text("side"),) if step.kind == "mix" else tuple(step.weights)
 
 
-def _matmul(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _matmul(d: Describer, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     sides = {operand.argument: operand.descriptor for operand in reads}
     slots: tuple[Slot, ...] = ()
     for role in weighted_sides(step):
@@ -312,7 +365,7 @@ def _matmul(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand,
     return d.primitive("matmul", *given, attributes.value), slots
 
 
-def _matrix(d: Descriptors, step: Step) -> Handle:
+def _matrix(d: Describer, step: Step) -> Handle:
     """Descriptor of the operand of a product that is no activation."""
     if step.kind == "mix":
         size, out = step.integer("size"), step.integer("out")
@@ -323,7 +376,7 @@ def _matrix(d: Descriptors, step: Step) -> Handle:
     return d.dnnl.strided(shape, (1, shape[0]))
 
 
-def _binary(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _binary(d: Describer, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     slots: tuple[Slot, ...] = ()
     if step.kind == "scale":
         algorithm, second = "mul", d.per_channel(step)
@@ -339,7 +392,7 @@ def _binary(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand,
     return d.primitive("binary", *given, attributes.value), slots
 
 
-def _unary(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _unary(d: Describer, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Primitives of one activation: eltwise, lrn, softmax, shuffle, resampling."""
     source, target = reads[0].descriptor.value, out.descriptor.value
     given: tuple[int | float | None, ...]
@@ -361,7 +414,7 @@ def _unary(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, 
     return d.primitive(f"{name}_forward", _INFERENCE, *given, attributes.value), ()
 
 
-def _recurrent(d: Descriptors, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
+def _recurrent(d: Describer, step: Step, _v: Variant, reads: Reads, out: Operand, attributes: Handle) -> Made:
     """Weights are (layers, directions, inputs, gates, outputs) to oneDNN, whose input axis runs fastest in the file."""
     directions, rows, inner = d.shapes[step.weights["weight"]]
     hidden = step.integer("hidden")
@@ -429,63 +482,3 @@ MAKERS: Mapping[str, Maker] = MappingProxyType(
         **dict.fromkeys(("eltwise", "lrn", "softmax", "shuffle", "resize"), _unary),
     }
 )
-
-
-#: Of what a step writes first, second, third (an LSTM's last states).
-_WRITTEN = (constants.ARG_DST, constants.ARG_DST_1, constants.ARG_DST_2)
-
-
-class Describer(Descriptors):
-    """Makes primitive descriptors for the steps of one model."""
-
-    def describe(self, step: Step, variant: Variant) -> Described:
-        """The descriptor of a step's primitive, at its first implementation."""
-        reads = tuple(
-            Operand(argument, tensor, variant.source, self._operand(step, f"read_{place}", tensor, variant.source))
-            for place, (argument, tensor) in enumerate(zip(self._source_arguments(step), step.inputs, strict=True))
-        )
-        writes = tuple(
-            Operand(argument, tensor, variant.output, self._operand(step, "written", tensor, variant.output))
-            for argument, tensor in zip(_WRITTEN, step.outputs, strict=False)
-        )
-        posts, attributes, summed = self._post_ops(step, variant)
-        descriptor, slots = MAKERS[step.kind](self, step, variant, reads, writes[0], attributes)
-        return Described(descriptor, reads + posts, writes, slots, summed)
-
-    def _operand(self, step: Step, key: str, tensor: str, layout: str) -> Handle:
-        """Descriptor of an activation, or of the view of it that a product takes."""
-        if key not in step.settings:
-            return self.activation(tensor, layout)
-        axes = step.sizes(key)
-        rank = len(axes) // 2
-        return self.dnnl.strided(axes[:rank], axes[rank:])
-
-    @staticmethod
-    def _source_arguments(step: Step) -> Sequence[int]:
-        if step.kind == "concat":
-            places = range(len(step.inputs) + len(step.weights))
-            return [constants.ARG_MULTIPLE_SRC + place for place in places if f"part_{place}" not in step.weights]
-        if step.kind in ("matmul", "mix"):
-            return [argument for role, argument in PRODUCT_SIDES.items() if role not in weighted_sides(step)]
-        return range(constants.ARG_SRC, constants.ARG_SRC + len(step.inputs))
-
-    def _post_ops(self, step: Step, variant: Variant) -> tuple[tuple[Operand, ...], Handle, str]:
-        if not step.post_ops and step.kind != "scale":
-            return (), self.dnnl.attributes(masks=self.masks(step)), ""
-        dnnl, ops, operands, summed = self.dnnl, self.dnnl.post_ops(), [], ""
-        if step.kind == "scale":  # y = x * scale, then + shift
-            shift = self.per_channel(step)
-            dnnl.append(ops, "binary", constants.BINARY["add"], shift.value)
-        for position, post in enumerate(step.post_ops, start=1 if step.kind == "scale" else 0):
-            if post.kind == "eltwise":
-                dnnl.append(ops, "eltwise", constants.ELTWISE[post.algorithm], post.alpha, post.beta)
-            elif post.kind == "sum":
-                dnnl.append(ops, "sum", 1.0, 0, constants.F32)
-                summed = post.tensor
-            else:
-                same = self.shapes[post.tensor] == self.shapes[step.outputs[0]]
-                descriptor = self._operand(step, "written" if same else "", post.tensor, variant.output)
-                argument = constants.ARG_POST_OP * (position + 1) | constants.ARG_SRC_1
-                dnnl.append(ops, "binary", constants.BINARY[post.algorithm], descriptor.value)
-                operands.append(Operand(argument, post.tensor, variant.output, descriptor))
-        return tuple(operands), dnnl.attributes(ops, self.masks(step)), summed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,7 +15,6 @@ from edgeplan.runtime.creation import Creator, Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC, same_bytes, size_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.ranges import WeightPart
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 
@@ -25,8 +24,7 @@ class Program:
 
     The home layout is that of the 4-D activations inside the model; those at its border are NCHW. Steps are in execution order,
     each with the implementation that was chosen. Activations have offsets in the arena, in bytes, the running step has its
-    scratch there. Of each weight it says where its bytes are, or of which weight it is a part; types are those of tensors that
-    are not of float32.
+    scratch there. Of each weight it says where its bytes are; types are those of tensors that are not of float32.
     """
 
     name: str
@@ -42,20 +40,6 @@ class Program:
     arena_bytes: int
     weights: Mapping[str, WeightLocation]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    parts: Mapping[str, WeightPart] = field(default_factory=lambda: MappingProxyType({}))
-
-    @classmethod
-    def of(
-        cls, lowered: Lowered, home: str, choices: Iterable[Implementation],
-        arena: tuple[Mapping[str, str], Mapping[str, int], int], scratch: int, weights: Mapping[str, WeightLocation],
-        parts: Mapping[str, WeightPart] = MappingProxyType({}),
-    ) -> Program:  # fmt: skip
-        """Make the program of a model's steps, with layouts, offsets and where the scratch lies, and the bytes it takes."""
-        layouts, offsets, end = arena
-        return cls(
-            lowered.name, home, lowered.steps, tuple(choices), lowered.inputs, lowered.outputs, lowered.shapes,
-            layouts, offsets, end, end + scratch, weights, lowered.types, parts,
-        )  # fmt: skip
 
     def dtype(self, tensor: str) -> str:
         """Element type of a tensor."""
@@ -129,6 +113,23 @@ def candidates_key(creator: Creator, step: Step) -> object:
     )
 
 
+def laid_out(
+    dnnl: Dnnl,
+    lowered: Lowered,
+    home: str,
+    choices: Sequence[Implementation],
+    weights: Mapping[str, WeightLocation],
+    layouts: Mapping[str, str] | None = None,
+) -> Program:
+    """Lay out the activations for chosen implementations; there is no scratch behind them yet. See `build_program`."""
+    layouts = layouts or activation_layouts(lowered, home)
+    offsets, end = plan_buffers(lowered, layouts, dnnl.info.block)
+    return Program(
+        lowered.name, home, lowered.steps, tuple(choices), lowered.inputs, lowered.outputs, lowered.shapes,
+        layouts, offsets, end, end, weights, lowered.types,
+    )  # fmt: skip
+
+
 def build_program(
     dnnl: Dnnl,
     lowered: Lowered,
@@ -142,15 +143,13 @@ def build_program(
 
     Weights are from `locate_weights`. Scratchpads grow with the most threads that a step will run on.
     """
-    layouts = layouts or activation_layouts(lowered, home)
-    offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
-    creator = Creator(dnnl, lowered.shapes, layouts, offsets, lowered.types)
-    scratch = []
+    program = laid_out(dnnl, lowered, home, choices, weights, layouts)
+    creator = Creator(dnnl, program.shapes, program.layouts, program.offsets, program.types)
+    scratch = [0]
     for width in {1, threads}:
         dnnl.set_threads(width)
         scratch += [creator.create(s, c, generate=False).scratch_bytes for s, c in zip(lowered.steps, choices, strict=True)]
-    arena = layouts, offsets, scratch_offset
-    return Program.of(lowered, home, choices, arena, max(scratch, default=0), MappingProxyType(dict(weights)))
+    return replace(program, arena_bytes=program.arena_bytes + max(scratch))
 
 
 def plan_buffers(

@@ -11,6 +11,7 @@ import math
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -171,60 +172,24 @@ class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return BYTES_PER_ELEMENT[self.dtype] * math.prod(self.shape)
 
 
-class StoredSchedule(NamedTuple):
-    """A schedule of a plan of memory: bytes over idle that it is for, bytes of its arena, ms predicted, and proven least."""
-
-    budget_bytes: int
-    arena_bytes: int
-    predicted_ms: float
-    lower_bound_ms: float
-
-
 class ProgramHead(NamedTuple):
-    """Facts that a program tells of itself.
+    """Facts that a program tells of itself; others are for the library, and for tests (`rows_of`).
 
-    Attributes:
-        path, kind, model: of its file; `COLD_START_KIND` or `MEMORY_KIND`; the model's name.
-        threads: that execute.
-        step_count: of its steps.
-        layout: home layout of the activations.
-        machine, version, commit, isa, library: what it was planned for: the machine's text; oneDNN's version, commit,
-            instruction set and file.
-        inputs, outputs: of the model.
-        arena_bytes: activations and scratch.
-        weights_bytes: of a cold start transformed weights behind them; of a plan of memory the file weights.bin.
-        stamp: of the file of weights when it was written: device, number, size, times of modification and change (ns).
-        equal_cores, little_ratio, widen_from, continuous: of a cold start, as in the plan.
-        cache_bytes: of a cold start's weights.cache; 0 without one.
-        queues: lanes that prepare, besides the one that executes.
-        isolated: of a plan of memory: its memory is filled before each inference.
-        schedules: of a plan of memory: its own, then those for other budgets.
+    `threads` execute `step_count` steps. Of a cold start: whether the cores are equal, and whether kernels of later runs are
+    made between runs, as in the plan; bytes of weights.cache, 0 without one; how many lanes prepare besides the one that
+    executes.
     """
 
-    path: Path
-    kind: int
     model: str
     threads: int
     step_count: int
     layout: str
-    machine: str
-    version: str
-    commit: str
-    isa: str
-    library: str
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
-    arena_bytes: int
-    weights_bytes: int
-    stamp: tuple[int, ...]
     equal_cores: bool
-    little_ratio: float
-    widen_from: int
     continuous: bool
     cache_bytes: int
     queues: int
-    isolated: bool
-    schedules: tuple[StoredSchedule, ...]
 
 
 def border_row(border: Border) -> tuple[Any, ...]:
@@ -331,8 +296,8 @@ class _File:
         """An error of what does not fit."""
         return self._error(f"the plan is damaged: {why}")
 
-    def table(self) -> tuple[int, dict[int, dict[str, int]]]:
-        """The kind of program, and its sections by their numbers, checked to lie in the file."""
+    def table(self) -> dict[int, dict[str, int]]:
+        """The sections by their numbers, checked to lie in the file."""
         size = os.fstat(self._descriptor).st_size
         head = HEADER.values(self._bytes(0, HEADER.struct.size, "it is too short"))
         if head["magic"] != MAGIC:
@@ -350,7 +315,7 @@ class _File:
             end = one["offset"] + one["count"] * one["row_bytes"]
             if one["offset"] % ALIGNMENT or one["offset"] < begin or not one["row_bytes"] or end > size:
                 raise self.damaged("a section lies outside of it")
-        return kind, {one["id"]: one for one in reversed(found)}
+        return {one["id"]: one for one in reversed(found)}
 
     def rows(self, sections: Mapping[int, Mapping[str, int]], section: Section) -> tuple[bytes, int]:
         """The bytes of a section, and how many rows these are; none where the file has none."""
@@ -373,9 +338,8 @@ class _File:
 
 def read_head(path: Path) -> ProgramHead:
     """Read what a program.bin says of itself; FormatError where it cannot be read, is damaged, or of another version."""
-    file = _File(path)
-    try:
-        kind, sections = file.table()
+    with closing(_File(path)) as file:
+        sections = file.table()
         (facts, one), (text, _) = (file.rows(sections, section) for section in (Section.FACTS, Section.TEXT))
         if one != 1 or text[:1] + text[-1:] != b"\0\0":
             raise file.damaged("it says nothing of itself")
@@ -398,37 +362,28 @@ def read_head(path: Path) -> ProgramHead:
                 yield border
 
         f = FACTS.values(facts)
-        rows, count = file.rows(sections, Section.SCHEDULES)
-        numbers = ("threads", "arena_bytes", "weights_bytes", "stamp", "little_ratio", "widen_from", "cache_bytes")
-        same: dict[str, Any] = {name: f[name] for name in numbers}
-        same |= {name: told(f[name]) for name in _TEXTS}
+        texts = {name: told(f[name]) for name in _TEXTS}
         return ProgramHead(
-            **same,
-            path=path,
-            kind=kind,
-            step_count=f["steps"],
-            inputs=tuple(borders(Section.INPUTS)),
-            outputs=tuple(borders(Section.OUTPUTS)),
-            equal_cores=bool(f["equal_cores"]),
-            continuous=bool(f["continuous"]),
-            queues=max(0, file.rows(sections, Section.BOUNDS)[1] // 2 - 1),
-            isolated=bool(f["isolated"]),
-            schedules=tuple(StoredSchedule(**ROWS[Section.SCHEDULES].values(rows, k)) for k in range(count)),
+            texts["model"],
+            f["threads"],
+            f["steps"],
+            texts["layout"],
+            tuple(borders(Section.INPUTS)),
+            tuple(borders(Section.OUTPUTS)),
+            bool(f["equal_cores"]),
+            bool(f["continuous"]),
+            f["cache_bytes"],
+            max(0, file.rows(sections, Section.BOUNDS)[1] // 2 - 1),
         )
-    finally:
-        file.close()
 
 
 def rows_of(path: Path, *wanted: Section) -> Sequence[npt.NDArray[Any]]:
     """The rows of some sections of a program, as arrays; none where it has none. Errors are those of `read_head`."""
     import numpy as np  # noqa: PLC0415  heads are read without it
 
-    file = _File(path)
-    try:
-        _, sections = file.table()
+    with closing(_File(path)) as file:
+        sections = file.table()
         return [np.frombuffer(file.rows(sections, section)[0], ROWS[section].dtype) for section in wanted]
-    finally:
-        file.close()
 
 
 def text_of(texts: npt.NDArray[np.uint8], offset: int) -> str:

@@ -59,22 +59,20 @@ class Ranged:
     origin: tuple[int, ...]
 
 
-def cut_ranges(
-    lowered: Lowered, layouts: Mapping[str, str], block: int, limit: Callable[[Step], int], most: int | None = None
-) -> Ranged:
+def cut_ranges(lowered: Lowered, layouts: Mapping[str, str], block: int, limit: Callable[[Step], int]) -> Ranged:
     """Cut steps whose weights are large into parts of the same size, but for rounding to blocks of the layout `blocked16`.
 
-    A part of a step should have at most `limit` bytes of weights; a step has at most so many parts, None: as many as blocks.
+    A part of a step should have at most `limit` bytes of weights; a step has at most as many parts as blocks.
     """
     cutter = _Cutter(lowered, layouts, block)
-    return cutter.ranged(lowered, [cutter.even_ends(step, limit(step), most) for step in lowered.steps])
+    return cutter.ranged([cutter.even_ends(step, limit(step)) for step in lowered.steps])
 
 
 def cut_at(lowered: Lowered, layouts: Mapping[str, str], block: int, ends: Sequence[Sequence[int]]) -> Ranged:
     """Cut steps at given channels, at which parts end but for the last, multiples of `block`; none to leave a step whole."""
     cutter = _Cutter(lowered, layouts, block)
     for step, inner in zip(lowered.steps, ends, strict=True):
-        channels = cutter.channels(step) if inner else 0
+        channels = channels_of(lowered, step) if inner else 0
         why = cutter.obstacle(step) if inner else ""
         if not why and any(end % block for end in inner):
             why = f"its parts end at {list(inner)}, not at blocks of {block} channels"
@@ -82,7 +80,7 @@ def cut_at(lowered: Lowered, layouts: Mapping[str, str], block: int, ends: Seque
             why = f"its parts end at {list(inner)}, not between 0 and {channels}"
         if why:
             raise ModelError(f"step {step.name!r} cannot be cut: {why}", where=lowered.name, next_step="plan it whole")
-    return cutter.ranged(lowered, ends)
+    return cutter.ranged(ends)
 
 
 def why_not_split(lowered: Lowered, layouts: Mapping[str, str], block: int, step: Step) -> str:
@@ -101,26 +99,21 @@ def _axis(step: Step, shape: Shape) -> int:
     return 1 if step.kind == "conv" else len(shape) - 1
 
 
-def _weight_bytes(step: Step, shapes: Mapping[str, Shape]) -> int:
-    """Bytes of a step's weights as they lie in the file."""
-    return sum(_FLOAT_BYTES * math.prod(shapes[name]) for name in step.weights.values())
-
-
 class _Cutter:
     """The parts of one model's steps."""
 
     def __init__(self, lowered: Lowered, layouts: Mapping[str, str], block: int) -> None:
-        self._given, self._layouts, self._block = lowered.shapes, layouts, block
+        self._lowered, self._given, self._layouts, self._block = lowered, lowered.shapes, layouts, block
         self.shapes: dict[str, Shape] = {}
         self.tensors: dict[str, TensorPart] = {}
         self.weights: dict[str, WeightPart] = {}
 
-    def ranged(self, lowered: Lowered, ends: Sequence[Sequence[int]]) -> Ranged:
+    def ranged(self, ends: Sequence[Sequence[int]]) -> Ranged:
         """The steps, each cut at the given channels."""
-        steps: list[Step] = []
+        lowered, steps = self._lowered, list[Step]()
         origin: list[int] = []
         for number, (step, inner) in enumerate(zip(lowered.steps, ends, strict=True)):
-            bounds = itertools.pairwise((0, *inner, self.channels(step))) if inner else ()
+            bounds = itertools.pairwise((0, *inner, channels_of(self._lowered, step))) if inner else ()
             parts = [self._part(step, start, stop) for start, stop in bounds] or [step]
             steps += parts
             origin += [number] * len(parts)
@@ -128,20 +121,15 @@ class _Cutter:
         cut_steps = structs.replace(lowered, steps=tuple(steps), shapes=shapes)
         return Ranged(cut_steps, MappingProxyType(self.tensors), MappingProxyType(self.weights), tuple(origin))
 
-    def even_ends(self, step: Step, limit: int, most: int | None) -> Sequence[int]:
+    def even_ends(self, step: Step, limit: int) -> Sequence[int]:
         """Where parts of about the same size end but for the last; none for a step that stays whole."""
         unit = self._unit(step)
         if not unit:
             return ()
-        units = self.channels(step) // unit
-        wanted = -(-_weight_bytes(step, self._given) // max(1, limit))
-        count = min(wanted, units, most or units)
+        units = channels_of(self._lowered, step) // unit
+        held = sum(_FLOAT_BYTES * math.prod(self._given[name]) for name in step.weights.values())  # in the file
+        count = min(-(-held // max(1, limit)), units)
         return [unit * (units * k // count) for k in range(1, count)]
-
-    def channels(self, step: Step) -> int:
-        """Return the channels of the step's output."""
-        shape = self._given[step.outputs[0]]
-        return shape[_axis(step, shape)]
 
     def obstacle(self, step: Step) -> str:
         """Why a step cannot be cut at a block of channels; "" if it can."""
@@ -150,7 +138,7 @@ class _Cutter:
         why = self._uneven(step) if step.kind == "conv" else ""
         if not why and len(self._given[step.inputs[0]]) == _SPATIAL_RANK and self._given[step.outputs[0]][0] > 1:
             why = "of more than one image"
-        if not why and self.channels(step) <= self._block:
+        if not why and channels_of(self._lowered, step) <= self._block:
             why = "one block of channels"
         if not why and not all(self._follows(step, post) for post in step.post_ops):
             why = "what it adds is not dense by channels"
@@ -169,7 +157,7 @@ class _Cutter:
         """Channels that cannot be cut apart without changing how much is computed; 0 for a step that stays whole."""
         shape = self._given[step.outputs[0]]
         if step.kind == "conv":
-            return self._block if not self.obstacle(step) and self.channels(step) % self._block == 0 else 0
+            return self._block if not self.obstacle(step) and channels_of(self._lowered, step) % self._block == 0 else 0
         if step.kind != "fc" or not all(self._follows(step, post) for post in step.post_ops):
             return 0
         if math.prod(shape[:-1]) > 1:
@@ -216,7 +204,7 @@ class _Cutter:
         shape = self._given[whole]
         if math.prod(shape) == 1 and role != "weight":  # one value may stand for all channels
             return whole
-        axis = shape.index(self.channels(step))
+        axis = shape.index(channels_of(self._lowered, step))
         if role == "weight":
             axis = 1 if step.kind == "fc" and not step.integer("transposed") else 0
         name = free(f"{whole}[{start}:{stop}]", self._given)

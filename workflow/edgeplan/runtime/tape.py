@@ -236,7 +236,7 @@ class RecordedTape(Tape):
         posts, masks = self._dnnl.made[given[-1]]
         attributes = self.attributes([(post, self._given(post, values)) for post, *values in posts], masks)
         arguments = self._given(function, given[:-1])
-        implementation = self._dnnl.implementation_at(address)
+        implementation = self._dnnl.implementation(address)
         return self.primitive(function, implementation, attributes, threads or self._threads, arguments)
 
     def descriptor_at(self, address: int) -> int:

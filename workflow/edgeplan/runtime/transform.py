@@ -187,12 +187,11 @@ def _side(raw: Mapping[str, npt.NDArray[Any]], name: str) -> _Side:
 
 def line_constants(step: Step, raw: Mapping[str, npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], ...]:
     """Return the table or the numbers of a step from bytes to bytes."""
-    form = step.text("form")
-    return (_table(step, raw) if form == "table" else _numbers(step, form, raw),)
+    return (_table(step, raw) if step.text("form") == "table" else _numbers(step, raw),)
 
 
-def _numbers(step: Step, form: str, raw: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    written, count = _side(raw, "written"), step.integer("sources")
+def _numbers(step: Step, raw: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+    form, written, count = step.text("form"), _side(raw, "written"), step.integer("sources")
     sides = [_side(raw, str(place)) for place in range(count)]
     bounds = [_bounded(value, written) for value in (step.number("low"), step.number("high"))]
     if form == "add":
@@ -249,18 +248,6 @@ def _rounded(values: npt.NDArray[Any], side: _Side) -> npt.NDArray[np.int64]:
     return np.nan_to_num(apart, nan=0.0).clip(0, _LAST).astype(np.int64)
 
 
-def _each(function: Callable[[float], float]) -> Callable[..., npt.NDArray[Any]]:
-    return lambda x, *_: np.array([function(value) for value in x])
-
-
-def _logistic(x: npt.NDArray[Any], *_: float) -> npt.NDArray[Any]:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def _softplus(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.asarray(np.logaddexp(0, x))
-
-
 #: Operations of two operands, by what ONNX calls them in lower case.
 OF_TWO: Mapping[str, Callable[[npt.NDArray[Any], npt.NDArray[Any]], npt.NDArray[Any]]] = MappingProxyType(
     {"add": np.add, "mul": np.multiply, "sub": np.subtract}
@@ -272,12 +259,12 @@ _ELTWISE: Mapping[str, Callable[..., npt.NDArray[Any]]] = MappingProxyType(
         "clip": lambda x, a, b: x.clip(a, b),
         "hardswish": lambda x, a, b: x * (x * a + b).clip(0, 1),
         "hardsigmoid": lambda x, a, b: (x * a + b).clip(0, 1),
-        "logistic": _logistic,
+        "logistic": lambda x, *_: 1 / (1 + np.exp(-x)),
         "tanh": lambda x, *_: np.tanh(x),
         "elu": lambda x, a, _b: np.where(x > 0, x, a * np.expm1(np.minimum(x, 0))),
-        "soft_relu": lambda x, *_: _softplus(x),
-        "mish": lambda x, *_: x * np.tanh(_softplus(x)),
-        "gelu_erf": lambda x, *_: x * _each(math.erf)(x / math.sqrt(2)) / 2 + x / 2,
+        "soft_relu": lambda x, *_: np.logaddexp(0, x),
+        "mish": lambda x, *_: x * np.tanh(np.logaddexp(0, x)),
+        "gelu_erf": lambda x, *_: x * np.array([math.erf(value) for value in x / math.sqrt(2)]) / 2 + x / 2,
         "gelu_tanh": lambda x, *_: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
         "abs": lambda x, *_: np.abs(x),
         "square": lambda x, *_: x * x,

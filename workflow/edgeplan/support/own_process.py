@@ -17,10 +17,10 @@ def take_stdout() -> int:
     return own
 
 
-def resident() -> dict[str, int]:
+def resident(process: int | str = "self") -> dict[str, int]:
     """Return bytes of resident memory: all (`rss`), the peak so far, and the parts that are anonymous, of files, and shared."""
     found = dict.fromkeys(_WANTED.values(), 0)
-    with open("/proc/self/status") as file:  # noqa: PTH123  pathlib is not imported for this
+    with open(f"/proc/{process}/status") as file:  # noqa: PTH123  pathlib is not imported for this
         for line in file:
             key, _, value = line.partition(":")
             if key in _WANTED:

@@ -48,9 +48,7 @@ class Protocol:
     again; a change that can gets a new name, in words (`onnxruntime/2`), and a line in the changelog. Names of hexadecimal
     digits are those of rows that were stored when keys held digests of sources.
 
-    Attributes:
-        name: part of the keys of rows.
-        earlier: names whose shipped rows tables may be built from, too; what is measured anew never counts as theirs.
+    Tables may be built from shipped rows of `earlier` names, too; what is measured anew never counts as theirs.
     """
 
     name: str
@@ -88,8 +86,8 @@ class FileFormat(Generic[Key, Value]):
     """A form says how values stand in files.
 
     Attributes:
-        read: gives the values of a file; raises FormatError where it is damaged or foreign.
-        write: writes values to a file, atomically.
+        read: raises FormatError where a file is damaged or foreign.
+        write: is atomic.
         better: says which value of a key counts, of the stored one and another one. It gives the stored one itself where that
             stays; it may also give one made of both.
         most: values of a merged file, so that it can live in git: a file that has fewer is filled up first. With 0 each merge

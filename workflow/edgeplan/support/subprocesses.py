@@ -78,10 +78,7 @@ def run(
     variables: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command as `subprocess.run` does; it ends with this process, and nothing that it has started is left afterwards.
-
-    The command is one of `module_command` or `program_command`; `variables` are in its environment beside this one's.
-    """
+    """Run a command as `start` does and `subprocess.run` calls it; nothing that it has started is left afterwards."""
     pipe = subprocess.PIPE if capture_output else None
     fed = subprocess.DEVNULL if input is None else subprocess.PIPE
     process = start(command, stdin=fed, stdout=pipe, stderr=pipe, variables=variables, cwd=cwd)

@@ -36,16 +36,12 @@ QUANTISED_TOLERANCE = 2e-2
 OF_ITS_OWN = 2
 
 
-class Named(Protocol):
-    """A tensor has a name."""
+class ModelInput(Protocol):
+    """An input or output of a model."""
 
     @property
     def name(self) -> str:
         """Return the name of the tensor."""
-
-
-class ModelInput(Named, Protocol):
-    """An input of a model has a name, a shape and an element type."""
 
     @property
     def shape(self) -> Shape:
@@ -183,7 +179,7 @@ def write_arrays(folder: Path, values: Mapping[str, npt.NDArray[Any]]) -> dict[s
     return files
 
 
-def read_arrays(folder: Path, outputs: Iterable[Named]) -> dict[str, Array]:
+def read_arrays(folder: Path, outputs: Iterable[ModelInput]) -> dict[str, Array]:
     """Read what edgeplan-run has written of outputs, by name."""
     return {output.name: np.load(folder / f"{parse.quote(output.name, safe='')}.npy") for output in outputs}
 

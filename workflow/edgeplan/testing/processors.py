@@ -33,10 +33,11 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Split, partition, partitioned_program
+from edgeplan.runtime.partitioned.program import Split, partition
 from edgeplan.runtime.processor import Host, Kernel, Processor, Region, Sharing
-from edgeplan.runtime.program import Program, activation_layouts, default_program, step_candidates
+from edgeplan.runtime.program import Program, activation_layouts, default_program, laid_out, step_candidates
 from edgeplan.runtime.session import PreparedSteps
+from edgeplan.runtime.weights import locate_weights
 from edgeplan.testing.engines import reference_outputs, require_close
 
 _LATER_SECONDS, _LONG_SECONDS = 0.05, 10.0
@@ -194,10 +195,16 @@ class ProcessorContract:
         at = max(at // block * block, block)
         layouts = activation_layouts(lowered, BLOCKED)
         parts = partition(lowered, layouts, block, (Split(at), 0))
-        program = partitioned_program(dnnl, partition(lowered, layouts, block, (0, 0)), model)
+        program = default_program(dnnl, model, graph, BLOCKED)
         choices = [default(c) for c in step_candidates(dnnl, parts.ranged.lowered, BLOCKED, parts.layouts)]
-        split = partitioned_program(dnnl, parts, model)
-        split = replace(split, choices=tuple(choices), arena_bytes=split.arena_bytes + _SCRATCH_BYTES)
+        weights = dict(locate_weights(model, lowered))
+        for name, part in parts.ranged.weights.items():  # of channels, which are the first axis of all of them
+            one = weights[part.whole]
+            each = one.size // lowered.shapes[part.whole][part.axis]
+            weights[name] = replace(one, offset=one.offset + each * part.start, size=each * (part.stop - part.start))
+        split = laid_out(dnnl, parts.ranged.lowered, BLOCKED, choices, weights, parts.layouts)
+        end = parts.arena_bytes
+        split = replace(split, offsets=parts.offsets, scratch_offset=end, arena_bytes=end + _SCRATCH_BYTES)
         whole = lowered.steps[0].outputs[0]
         mine = next(step.outputs[0] for step in split.steps if step.outputs[0].endswith(f":{channels}]"))
         arena = processor.allocate(split.arena_bytes)

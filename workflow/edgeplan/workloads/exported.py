@@ -19,6 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeplan.graph.onnx.rewriting import light
 from edgeplan.graph.onnx.write import IR_VERSION, OPSET, SeededModel, uniform
 
 
@@ -50,7 +51,7 @@ class Exported:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every tensor, weights included."""
-        body = onnx.shape_inference.infer_shapes(_weightless(self.model), check_type=True, strict_mode=True).graph
+        body = onnx.shape_inference.infer_shapes(light(self.model), check_type=True, strict_mode=True).graph
         found = {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
         for value in (*body.input, *body.value_info, *body.output):
             found[value.name] = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
@@ -148,20 +149,7 @@ class ExportBuilder:
         model = helper.make_model(
             self._graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=IR_VERSION, producer_name="edgeplan"
         )
-        inferred = onnx.shape_inference.infer_shapes(_weightless(model), check_type=True, strict_mode=True).graph
+        inferred = onnx.shape_inference.infer_shapes(light(model), check_type=True, strict_mode=True).graph
         del model.graph.output[:]
         model.graph.output.extend(inferred.output)
         return Exported(model, self._weights)
-
-
-def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model that reads weights without values as inputs, for shape inference."""
-    plain = onnx.ModelProto()
-    plain.CopyFrom(model)
-    del plain.graph.initializer[:]
-    for tensor in model.graph.initializer:
-        if tensor.HasField("raw_data"):
-            plain.graph.initializer.append(tensor)
-        else:
-            plain.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    return plain

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -69,35 +68,33 @@ _PRIOR = prior_models()
 COLD_START_SUFFIX = "-cold-start"
 
 #: Builders by name. A suffix says what differs from one example of the published size.
-WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
-    {
-        **{name: _PRIOR[name] for name in ("resnet18", "resnet34", "resnet50")},
-        "resnet152": published(partial(resnet, depth=152), "resnet152"),
-        **{name: _PRIOR[name] for name in ("vgg11", "vgg16", "vgg19", "alexnet", "googlenet", "densenet121")},
-        "mnasnet": published(mnasnet, "mnasnet"),
-        "mobilenetv1": published(mobilenetv1, "mobilenetv1"),
-        "mobilenetv2": published(mobilenetv2, "mobilenetv2"),
-        "squeezenet": published(partial(squeezenet, version="1.0"), "squeezenet"),
-        **{name: partial(UNSEEN[name], name) for name in ("inception_v3", "darknet19", "repvgg_a0")},
-        "yolov3": partial(yolov3, "yolov3"),
-        "vit_b_16": partial(vit, "vit_b_16"),
-        "gpt2": partial(gpt2, "gpt2"),
-        "gpt2_tokens64": partial(gpt2, "gpt2_tokens64", tokens=64),
-        "bert_base": partial(bert, "bert_base"),
-        "bert_base_tokens1": partial(bert, "bert_base_tokens1", tokens=1, vocabulary=32000),
-        "bert_base_tokens1_batch16": partial(bert, "bert_base_tokens1_batch16", tokens=1, batch=16, vocabulary=32000),
-        "lstm": partial(recurrent_language_model, "lstm", "LSTM"),
-        "lstm_batch16": partial(recurrent_language_model, "lstm_batch16", "LSTM", batch=16),
-        "gru": partial(recurrent_language_model, "gru", "GRU"),
-        "gru_batch16": partial(recurrent_language_model, "gru_batch16", "GRU", batch=16),
-        "lstm_unrolled": partial(unrolled_language_model, "lstm_unrolled", "LSTM"),
-        "lstm_unrolled_batch16": partial(unrolled_language_model, "lstm_unrolled_batch16", "LSTM", batch=16),
-        "gru_unrolled": partial(unrolled_language_model, "gru_unrolled", "GRU"),
-        "gru_unrolled_batch16": partial(unrolled_language_model, "gru_unrolled_batch16", "GRU", batch=16),
-        "inception_v3_batch16": lambda: batched(UNSEEN["inception_v3"]("inception_v3"), "inception_v3_batch16", 16),
-        "mobilenetv1_batch16": lambda: batched(published(mobilenetv1, "mobilenetv1")(), "mobilenetv1_batch16", 16),
-    }
-)
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+    **{name: _PRIOR[name] for name in ("resnet18", "resnet34", "resnet50")},
+    "resnet152": published(partial(resnet, depth=152), "resnet152"),
+    **{name: _PRIOR[name] for name in ("vgg11", "vgg16", "vgg19", "alexnet", "googlenet", "densenet121")},
+    "mnasnet": published(mnasnet, "mnasnet"),
+    "mobilenetv1": published(mobilenetv1, "mobilenetv1"),
+    "mobilenetv2": published(mobilenetv2, "mobilenetv2"),
+    "squeezenet": published(partial(squeezenet, version="1.0"), "squeezenet"),
+    **{name: partial(UNSEEN[name], name) for name in ("inception_v3", "darknet19", "repvgg_a0")},
+    "yolov3": partial(yolov3, "yolov3"),
+    "vit_b_16": partial(vit, "vit_b_16"),
+    "gpt2": partial(gpt2, "gpt2"),
+    "gpt2_tokens64": partial(gpt2, "gpt2_tokens64", tokens=64),
+    "bert_base": partial(bert, "bert_base"),
+    "bert_base_tokens1": partial(bert, "bert_base_tokens1", tokens=1, vocabulary=32000),
+    "bert_base_tokens1_batch16": partial(bert, "bert_base_tokens1_batch16", tokens=1, batch=16, vocabulary=32000),
+    "lstm": partial(recurrent_language_model, "lstm", "LSTM"),
+    "lstm_batch16": partial(recurrent_language_model, "lstm_batch16", "LSTM", batch=16),
+    "gru": partial(recurrent_language_model, "gru", "GRU"),
+    "gru_batch16": partial(recurrent_language_model, "gru_batch16", "GRU", batch=16),
+    "lstm_unrolled": partial(unrolled_language_model, "lstm_unrolled", "LSTM"),
+    "lstm_unrolled_batch16": partial(unrolled_language_model, "lstm_unrolled_batch16", "LSTM", batch=16),
+    "gru_unrolled": partial(unrolled_language_model, "gru_unrolled", "GRU"),
+    "gru_unrolled_batch16": partial(unrolled_language_model, "gru_unrolled_batch16", "GRU", batch=16),
+    "inception_v3_batch16": lambda: batched(UNSEEN["inception_v3"]("inception_v3"), "inception_v3_batch16", 16),
+    "mobilenetv1_batch16": lambda: batched(published(mobilenetv1, "mobilenetv1")(), "mobilenetv1_batch16", 16),
+}
 
 
 def save_workload(workload: Workload, path: Path, seed: int = 0) -> Path:
@@ -142,9 +139,7 @@ def named_models() -> Mapping[str, Callable[[], SeededModel]]:
     unseen = {name: partial(build, name) for name, build in UNSEEN.items()}
     graphs: dict[str, Callable[[], Graph]] = {**_PRIOR, **unseen, **cold}
     # the last ones win: a residual network's values stay small in these
-    return MappingProxyType(
-        {
-            **{name: lambda build=build: seeded(build()) for name, build in graphs.items()},
-            **{name: lambda build=build: seeded_workload(build()) for name, build in WORKLOADS.items()},
-        }
-    )
+    return {
+        **{name: lambda build=build: seeded(build()) for name, build in graphs.items()},
+        **{name: lambda build=build: seeded_workload(build()) for name, build in WORKLOADS.items()},
+    }

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.convolutional import INCEPTION_STAGES, resnet, squeezenet
+from edgeplan.zoo.convolutional import INCEPTION_STAGES, inception, resnet, squeezenet
 from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, add_perceptron, published
 from edgeplan.zoo.separable import (
     MOBILENETV1_LAYERS,
@@ -93,12 +92,13 @@ _LAYERS = (
 _STEM = 24
 _HIDDEN = 256
 _HEIGHT = 32
+_CHARACTERS = 5530  # with CTC's blank
 
 
-def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530) -> Graph:
-    """Build CRNN-lite for a line of grey-scale text of 32 x `width` pixels; its output is (width / 4 + 1, 1, classes) scores.
+def crnn_lite(name: str = "crnn_lite", *, width: int = 320) -> Graph:
+    """Build CRNN-lite for a line of grey-scale text of 32 x `width` pixels; its output is (width / 4 + 1, 1, 5530) scores.
 
-    The published model takes any multiple of 4; 320 is a line of about ten characters. Classes are characters and CTC's blank.
+    The published model takes any multiple of 4; 320 is a line of about ten characters.
     """
     b = GraphBuilder(name, (1, 1, _HEIGHT, width))
     x = b.conv_act(b.input, _STEM, 5, 2)
@@ -110,7 +110,7 @@ def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530)
         x = b.maxpool(x, *pool) if pool else x
     x = b.transpose(b.squeeze(x, (2,)), (2, 0, 1))  # (batch, channels, 1, steps) to (steps, batch, channels)
     x = _bidirectional(b, x, _HIDDEN // 2, _HIDDEN)
-    return b.build(_bidirectional(b, x, _HIDDEN // 4, classes))
+    return b.build(_bidirectional(b, x, _HIDDEN // 4, _CHARACTERS))
 
 
 def _bidirectional(b: GraphBuilder, x: str, hidden: int, out: int) -> str:
@@ -143,19 +143,13 @@ def caffe_googlenet(name: str = "caffe_googlenet") -> Graph:
     for stage, modules in enumerate(INCEPTION_STAGES):
         if stage > 0:
             x = b.maxpool(x, 3, 2, ceil=True)
-        for c1, c3_in, c3, c5_in, c5, pool in modules:
-            pointwise = b.conv_act(x, c1, 1)
-            three = b.conv_act(b.conv_act(x, c3_in, 1), c3, 3)
-            five = b.conv_act(b.conv_act(x, c5_in, 1), c5, 5)
-            pooled = b.conv_act(b.maxpool(x, 3, 1, 1), pool, 1)
-            x = b.concat([pointwise, three, five, pooled])
+        for module in modules:
+            x = inception(b, x, module, b.conv_act, 5)
     return b.build(b.softmax(add_classifier(b, x)))
 
 
 # Table 1 of its paper, three groups: channels of the stem and of each stage's output, by width.
-_WIDTHS = MappingProxyType(
-    {0.5: (12, (120, 240, 480)), 1.0: (24, (240, 480, 960)), 1.5: (24, (360, 720, 1440)), 2.0: (48, (480, 960, 1920))}
-)
+_WIDTHS = {0.5: (12, (120, 240, 480)), 1.0: (24, (240, 480, 960)), 1.5: (24, (360, 720, 1440)), 2.0: (48, (480, 960, 1920))}
 _REPEATS = (4, 8, 4)
 _GROUPS = 3
 _BOTTLENECK = 4
@@ -231,41 +225,37 @@ class Table4Row:
 
 
 #: Graph builders by name, in the order of Table 4.
-COLD_START_MODELS: Mapping[str, Callable[[], Graph]] = MappingProxyType(
-    {
-        "alexnet": partial(caffe_alexnet, "alexnet"),
-        "googlenet": partial(caffe_googlenet, "googlenet"),
-        "mobilenet": published(mobilenetv1, "mobilenet"),
-        "mobilenetv2": published(mobilenetv2, "mobilenetv2"),
-        "resnet18": published(partial(resnet, depth=18), "resnet18"),
-        "shufflenet": partial(shufflenet, "shufflenet", width=1.5),
-        "efficientnet_b0": partial(efficientnet_b0, "efficientnet_b0"),
-        "resnet50": published(partial(resnet, depth=50, reduction_strides=True), "resnet50"),
-        "squeezenet": published(partial(squeezenet, version="1.0"), "squeezenet"),
-        "shufflenetv2": published(partial(shufflenetv2, width=1.5), "shufflenetv2"),
-        "mobilenetv2_yolov3": partial(mobilenetv2_yolov3, "mobilenetv2_yolov3"),
-        "mobilenet_yolo": partial(mobilenet_yolo, "mobilenet_yolo"),
-        "crnn_lite": partial(crnn_lite, "crnn_lite"),
-    }
-)
+COLD_START_MODELS: Mapping[str, Callable[[], Graph]] = {
+    "alexnet": partial(caffe_alexnet, "alexnet"),
+    "googlenet": partial(caffe_googlenet, "googlenet"),
+    "mobilenet": published(mobilenetv1, "mobilenet"),
+    "mobilenetv2": published(mobilenetv2, "mobilenetv2"),
+    "resnet18": published(partial(resnet, depth=18), "resnet18"),
+    "shufflenet": partial(shufflenet, "shufflenet", width=1.5),
+    "efficientnet_b0": partial(efficientnet_b0, "efficientnet_b0"),
+    "resnet50": published(partial(resnet, depth=50, reduction_strides=True), "resnet50"),
+    "squeezenet": published(partial(squeezenet, version="1.0"), "squeezenet"),
+    "shufflenetv2": published(partial(shufflenetv2, width=1.5), "shufflenetv2"),
+    "mobilenetv2_yolov3": partial(mobilenetv2_yolov3, "mobilenetv2_yolov3"),
+    "mobilenet_yolo": partial(mobilenet_yolo, "mobilenet_yolo"),
+    "crnn_lite": partial(crnn_lite, "crnn_lite"),
+}
 
 #: Table 4 of NNV12 by the same names. It is rounded, and not consistent with itself or with the literature everywhere:
 #: ResNet18 has 11.7 M published parameters, ShuffleNet's FLOPs are three times those of any width with its parameters, and
 #: CRNN-lite's file of 2.6 MB cannot hold its 2.4 M parameters in single precision (nor its 3.1 GFLOPs be those of one line).
-TABLE4: Mapping[str, Table4Row] = MappingProxyType(
-    {
-        "alexnet": Table4Row("AlexNet", 61.3, 237.5, 1.4, 172.3),
-        "googlenet": Table4Row("GoogLeNet", 7.1, 26.9, 3.2, 22.6),
-        "mobilenet": Table4Row("MobileNet", 4.4, 16.2, 1.1, 12.6),
-        "mobilenetv2": Table4Row("MobileNetV2", 3.7, 13.3, 0.6, 10.3),
-        "resnet18": Table4Row("ResNet18", 12.7, 45.5, 3.9, 34.3),
-        "shufflenet": Table4Row("ShuffleNet", 3.6, 12.9, 1.9, 10.0),
-        "efficientnet_b0": Table4Row("EfficientNetB0", 5.4, 19.6, 0.8, 15.2),
-        "resnet50": Table4Row("ResNet50", 25.7, 97.4, 7.8, 89.7),
-        "squeezenet": Table4Row("SqueezeNet", 1.4, 4.7, 1.7, 3.8),
-        "shufflenetv2": Table4Row("ShuffleNetV2", 3.4, 12.0, 0.5, 10.9),
-        "mobilenetv2_yolov3": Table4Row("MobileNetv2-YOLOv3", 3.6, 13.1, 1.0, 12.5),
-        "mobilenet_yolo": Table4Row("MobileNet-YOLO", 11.9, 49.1, 2.9, 38.3),
-        "crnn_lite": Table4Row("CRNN-lite", 2.4, 2.6, 3.1, 45.4),
-    }
-)
+TABLE4: Mapping[str, Table4Row] = {
+    "alexnet": Table4Row("AlexNet", 61.3, 237.5, 1.4, 172.3),
+    "googlenet": Table4Row("GoogLeNet", 7.1, 26.9, 3.2, 22.6),
+    "mobilenet": Table4Row("MobileNet", 4.4, 16.2, 1.1, 12.6),
+    "mobilenetv2": Table4Row("MobileNetV2", 3.7, 13.3, 0.6, 10.3),
+    "resnet18": Table4Row("ResNet18", 12.7, 45.5, 3.9, 34.3),
+    "shufflenet": Table4Row("ShuffleNet", 3.6, 12.9, 1.9, 10.0),
+    "efficientnet_b0": Table4Row("EfficientNetB0", 5.4, 19.6, 0.8, 15.2),
+    "resnet50": Table4Row("ResNet50", 25.7, 97.4, 7.8, 89.7),
+    "squeezenet": Table4Row("SqueezeNet", 1.4, 4.7, 1.7, 3.8),
+    "shufflenetv2": Table4Row("ShuffleNetV2", 3.4, 12.0, 0.5, 10.9),
+    "mobilenetv2_yolov3": Table4Row("MobileNetv2-YOLOv3", 3.6, 13.1, 1.0, 12.5),
+    "mobilenet_yolo": Table4Row("MobileNet-YOLO", 11.9, 49.1, 2.9, 38.3),
+    "crnn_lite": Table4Row("CRNN-lite", 2.4, 2.6, 3.1, 45.4),
+}

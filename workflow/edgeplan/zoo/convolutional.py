@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.zoo.family import CLASSES, IMAGE, Choices, add_classifier, add_perceptron, kept_padding
@@ -102,16 +105,19 @@ def googlenet(choices: Choices, name: str) -> Graph:
         if stage > 0:
             x = b.maxpool(x, 3 if stage == 1 else 2, 2, ceil=True)
         for module in modules:
-            x = _inception(b, choices, x, *module)
+            x = inception(b, x, module, partial(_normed, b, choices), 3)
     return b.build(add_classifier(b, x))
 
 
-def _inception(b: GraphBuilder, choices: Choices, x: str, c1: int, c3_in: int, c3: int, c5_in: int, c5: int, pool: int) -> str:
-    pointwise = _normed(b, choices, x, c1, 1)
-    three = _normed(b, choices, _normed(b, choices, x, c3_in, 1), c3, 3)
-    five = _normed(b, choices, _normed(b, choices, x, c5_in, 1), c5, 3)
-    pooled = _normed(b, choices, b.maxpool(x, 3, 1, 1), pool, 1)
-    return b.concat([pointwise, three, five, pooled])
+def inception(
+    b: GraphBuilder, x: str, module: tuple[int, int, int, int, int, int], layer: Callable[[str, int, int], str], largest: int
+) -> str:
+    """Add a module of layers (input, channels, kernel), the largest kernels 3 or 5."""
+    c1, c3_in, c3, c5_in, c5, pool = module
+    pointwise = layer(x, c1, 1)
+    three = layer(layer(x, c3_in, 1), c3, 3)
+    five = layer(layer(x, c5_in, 1), c5, largest)
+    return b.concat([pointwise, three, five, layer(b.maxpool(x, 3, 1, 1), pool, 1)])
 
 
 def _normed(b: GraphBuilder, choices: Choices, x: str, channels: int, kernel: int, stride: int = 1) -> str:

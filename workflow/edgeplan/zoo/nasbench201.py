@@ -98,15 +98,10 @@ def _cell(b: GraphBuilder, x: str, cell: Cell) -> str:
 
 
 def _edge(b: GraphBuilder, x: str, operation: str) -> str:
-    match operation:
-        case "nor_conv_1x1":
-            return _relu_conv_bn(b, x, b.channels(x), 1)
-        case "nor_conv_3x3":
-            return _relu_conv_bn(b, x, b.channels(x), 3)
-        case "avg_pool_3x3":
-            return b.avgpool(x, 3, 1, 1)
-        case _:
-            return x
+    if operation == "avg_pool_3x3":
+        return b.avgpool(x, 3, 1, 1)
+    kernel = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}.get(operation)
+    return _relu_conv_bn(b, x, b.channels(x), kernel) if kernel else x
 
 
 def _relu_conv_bn(b: GraphBuilder, x: str, channels: int, kernel: int, stride: int = 1) -> str:

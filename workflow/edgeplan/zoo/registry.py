@@ -27,22 +27,20 @@ from edgeplan.zoo.family import Builder, Family, VariantSpec, published
 from edgeplan.zoo.nasbench201 import CellFamily, nasbench201
 from edgeplan.zoo.separable import mnasnet, mobilenetv1, mobilenetv2, mobilenetv3, proxylessnas, shufflenetv2
 
-_PUBLISHED: Mapping[str, Builder] = MappingProxyType(
-    {
-        "alexnet": alexnet,
-        "googlenet": googlenet,
-        **{f"vgg{depth}": partial(vgg, depth=depth) for depth in (11, 13, 16, 19)},
-        **{f"resnet{depth}": partial(resnet, depth=depth) for depth in (18, 34, 50, 101)},
-        **{f"densenet{depth}": partial(densenet, depth=depth) for depth in (121, 169, 201)},
-        **{f"squeezenet{version.replace('.', '_')}": partial(squeezenet, version=version) for version in ("1.0", "1.1")},
-        **{f"mobilenetv1_{width}": partial(mobilenetv1, width=width) for width in (0.5, 0.75, 1.0)},
-        **{f"mobilenetv2_{width}": partial(mobilenetv2, width=width) for width in (0.5, 1.0, 1.4)},
-        **{f"mobilenetv3_{size}": partial(mobilenetv3, size=size) for size in ("small", "large")},
-        **{f"shufflenetv2_{width}": partial(shufflenetv2, width=width) for width in (0.5, 1.0, 1.5, 2.0)},
-        **{f"mnasnet_{width}": partial(mnasnet, width=width) for width in (0.5, 0.75, 1.0, 1.3)},
-        **{f"proxylessnas_{target}": partial(proxylessnas, target=target) for target in ("mobile", "gpu", "cpu")},
-    }
-)
+_PUBLISHED: Mapping[str, Builder] = {
+    "alexnet": alexnet,
+    "googlenet": googlenet,
+    **{f"vgg{depth}": partial(vgg, depth=depth) for depth in (11, 13, 16, 19)},
+    **{f"resnet{depth}": partial(resnet, depth=depth) for depth in (18, 34, 50, 101)},
+    **{f"densenet{depth}": partial(densenet, depth=depth) for depth in (121, 169, 201)},
+    **{f"squeezenet{version.replace('.', '_')}": partial(squeezenet, version=version) for version in ("1.0", "1.1")},
+    **{f"mobilenetv1_{width}": partial(mobilenetv1, width=width) for width in (0.5, 0.75, 1.0)},
+    **{f"mobilenetv2_{width}": partial(mobilenetv2, width=width) for width in (0.5, 1.0, 1.4)},
+    **{f"mobilenetv3_{size}": partial(mobilenetv3, size=size) for size in ("small", "large")},
+    **{f"shufflenetv2_{width}": partial(shufflenetv2, width=width) for width in (0.5, 1.0, 1.5, 2.0)},
+    **{f"mnasnet_{width}": partial(mnasnet, width=width) for width in (0.5, 0.75, 1.0, 1.3)},
+    **{f"proxylessnas_{target}": partial(proxylessnas, target=target) for target in ("mobile", "gpu", "cpu")},
+}
 #: Id, row of the paper's Table 2, base model.
 _FAMILIES = (
     ("alexnet", "AlexNets", "alexnet"),
@@ -60,12 +58,10 @@ _FAMILIES = (
 )
 
 #: Families by id, in the order of Table 2.
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        **{id_: Family(id_, paper_name, base, _PUBLISHED[base]) for id_, paper_name, base in _FAMILIES},
-        CellFamily.id: CellFamily(),
-    }
-)
+FAMILIES: Mapping[str, Family] = {
+    **{id_: Family(id_, paper_name, base, _PUBLISHED[base]) for id_, paper_name, base in _FAMILIES},
+    CellFamily.id: CellFamily(),
+}
 
 
 def prior_models() -> Mapping[str, Callable[[], Graph]]:

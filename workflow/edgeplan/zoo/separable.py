@@ -99,7 +99,7 @@ def mobilenetv3(choices: Choices, name: str, *, size: str = "large") -> Graph:
         y = b.conv_bn(x, choices.channels(base_expanded), 1, act=act) if base_expanded != base_in else x
         y = b.activation(b.bn(b.dwconv(y, choices.kernel(kernel), stride)), act)
         if excite:
-            y = squeeze_excite(b, y)
+            y = squeeze_excite(b, y, make_divisible(b.channels(y) // _SQUEEZE))
         y = b.conv_bn(y, b.channels(x) if residual else choices.channels(base_out), 1, act="")
         x = b.add(x, y) if residual else y
         base_in = base_out
@@ -107,11 +107,9 @@ def mobilenetv3(choices: Choices, name: str, *, size: str = "large") -> Graph:
     return b.build(add_perceptron(b, b.gap(x), (choices.channels(hidden), CLASSES), "hswish"))
 
 
-def squeeze_excite(b: GraphBuilder, x: str) -> str:
+def squeeze_excite(b: GraphBuilder, x: str, squeezed: int, act: str = "hsigmoid") -> str:
     """Multiply `x` by channel weights that two pointwise convolutions compute from its global average."""
-    channels = b.channels(x)
-    y = b.conv_act(b.gap(x), make_divisible(channels // _SQUEEZE), 1)
-    return b.mul(x, b.conv_act(y, channels, 1, act="hsigmoid"))
+    return b.mul(x, b.conv_act(b.conv_act(b.gap(x), squeezed, 1), b.channels(x), 1, act=act))
 
 
 # Kernel, stride of the first, expansion, repeats, output channels.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from edgeplan.graph.builder import GraphBuilder, Size
 from edgeplan.graph.ir import Graph
 from edgeplan.zoo.family import CLASSES, IMAGE, add_classifier, add_perceptron, make_divisible
+from edgeplan.zoo.separable import squeeze_excite
 
 
 def zfnet(name: str) -> Graph:
@@ -160,7 +161,7 @@ def se_resnet50(name: str) -> Graph:
 
     def block(b: GraphBuilder, x: str, width: int, stride: int) -> str:
         y = b.conv_bn(b.conv_bn(b.conv_bn(x, width, 1, stride), width, 3), 4 * width, 1, act="")
-        return b.mul(y, b.conv_act(b.conv_act(b.gap(y), width // 4, 1), 4 * width, 1, act="sigmoid"))
+        return squeeze_excite(b, y, width // 4, "sigmoid")
 
     return _resnet50(name, block)
 
@@ -362,8 +363,7 @@ def ghostnet(name: str) -> Graph:
         if stride > 1:
             y = b.bn(b.dwconv(y, kernel, stride))
         if excited:
-            gate = b.conv_act(b.gap(y), make_divisible(expanded / 4, 4), 1)
-            y = b.mul(y, b.conv_act(gate, expanded, 1, act="hsigmoid"))
+            y = squeeze_excite(b, y, make_divisible(expanded / 4, 4))
         y = _ghost(b, y, channels, "")
         if b.channels(x) != channels or stride > 1:
             x = b.conv_bn(b.bn(b.dwconv(x, kernel, stride)), channels, 1, act="")

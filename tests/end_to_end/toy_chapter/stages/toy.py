@@ -40,7 +40,7 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
     for size in toy.sizes:
         key = _key(device, size, seed)
         if key not in known:
-            known[key] = sort_ms(size, seed)
+            known[key] = _sort_ms(size, seed)
             journal.commit({"key": key, "ms": known[key]})
     frame = pd.DataFrame({"size": toy.sizes, "sort_ms": [known[_key(device, size, seed)] for size in toy.sizes]})
     write_json(metrics, {"toy.sort_ms": float(frame["sort_ms"].sum())})
@@ -51,8 +51,7 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
     write_chapter(page, part, tables=table.parent, figures=table.parent)
 
 
-def sort_ms(size: int, seed: int) -> float:
-    """Time in milliseconds that sorting some random numbers takes."""
+def _sort_ms(size: int, seed: int) -> float:
     values = np.random.default_rng(seed).random(size)
     start = perf_counter()
     np.sort(values)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 #: Table 1: stages of a cold inference of ResNet-50 on the CPU of a Google Pixel 5, in ms.
 TABLE1_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
@@ -12,8 +12,7 @@ TABLE1_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCost:
+class KernelCost(NamedTuple):
     """Holds a row of Table 2, in ms: preparation on little cores, execution on big ones (conv 3x3, stride 1, 64 -> 192)."""
 
     kernel: str
@@ -54,22 +53,13 @@ TABLE4_PLANNING_MEIZU_MS, TABLE4_PLANNING_PIXEL5_MS, TABLE4_PLANNING_TX2_MS, TAB
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Speedup:
-    """Holds a cell of Table 5: least, largest and mean speed-up over a baseline."""
-
-    least: float
-    largest: float
-    mean: float
-
-
-#: Table 5: speed-ups on CPUs, by device and baseline.
-TABLE5: Mapping[str, Mapping[str, Speedup]] = MappingProxyType(
+#: Table 5: least, largest and mean speed-up on CPUs, by device and baseline.
+TABLE5: Mapping[str, Mapping[str, tuple[float, float, float]]] = MappingProxyType(
     {
-        "Meizu 16T": {"ncnn": Speedup(1.1, 10.3, 3.7), "TFLite": Speedup(4.2, 15.2, 7.5)},
-        "Pixel 5": {"ncnn": Speedup(1.1, 6.4, 2.8), "TFLite": Speedup(2.1, 5.2, 2.2)},
-        "Redmi 9": {"ncnn": Speedup(1.2, 8.5, 3.1), "TFLite": Speedup(1.1, 8.9, 3.2)},
-        "Meizu 18 Pro": {"ncnn": Speedup(1.2, 16.4, 3.9), "TFLite": Speedup(1.5, 9.4, 5.2)},
+        "Meizu 16T": {"ncnn": (1.1, 10.3, 3.7), "TFLite": (4.2, 15.2, 7.5)},
+        "Pixel 5": {"ncnn": (1.1, 6.4, 2.8), "TFLite": (2.1, 5.2, 2.2)},
+        "Redmi 9": {"ncnn": (1.2, 8.5, 3.1), "TFLite": (1.1, 8.9, 3.2)},
+        "Meizu 18 Pro": {"ncnn": (1.2, 16.4, 3.9), "TFLite": (1.5, 9.4, 5.2)},
     }
 )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from edgeplan.errors import ParamsError
+from edgeplan.errors import InfeasibleError, ParamsError, UndecidedError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.planning.memory.document import MemoryPlan, memory_document
 from edgeplan.planning.memory.planner import ladder, plan_streaming
@@ -79,6 +79,13 @@ class CostedProgram:
         """A plan whose arena leaves room for what running takes besides; no layout of tensors is searched for."""
         return plan_streaming(self.workload, self.reader, budget - self.objects_bytes, mode)
 
+    def tried(self, budget: int, mode: Mode) -> PlannedMemory | None:
+        """The same; None where there is none, or none was found."""
+        try:
+            return self.planned(budget, mode)
+        except (InfeasibleError, UndecidedError):
+            return None
+
     def documented(self, made: PlannedMemory) -> MemoryPlan:
         """A plan as a document, with the names of its steps and buffers."""
         return memory_document(made, self.workload, self.reader, self.program.step_names, self.program.buffer_names)
@@ -139,21 +146,22 @@ class PlanWriter:
         schedules = [Budgeted(placed.arena_bytes, 0, 0, placed)]
         write_memory_plan(folder, taped, self._made, schedule, prediction, schedules, profile)
 
-    def alone(self, folder: Path, candidate: CostedProgram, p: MemoryPlan, budget: int) -> None:
-        """Write a plan for one budget, to be tried."""
-        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, candidate.profile.model_dump())
-        self._fill(folder, candidate, p.mode, budget, Schedule.of(p.model_dump()), prediction, [_budgeted(p, budget)])
+    def alone(
+        self, folder: Path, candidate: CostedProgram, p: MemoryPlan, budget: int, error: float | None = None,
+        others: Sequence[Budgeted] = (),
+    ) -> None:  # fmt: skip
+        """Write a plan for one budget, and schedules for others behind its own."""
+        profile, placed = candidate.profile.model_dump(), Schedule.of(p.model_dump())
+        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, error)
+        self._fill(folder, candidate, p.mode, budget, placed, prediction, [_budgeted(p, budget), *others])
 
     def plan(
         self, folder: Path, candidate: CostedProgram, p: MemoryPlan, budget: int, error: float | None, finest: CostedProgram
     ) -> None:
         """The folder, built aside and put in place at once; beside the plan one in finer parts, for smaller budgets."""
-        placed, mode = Schedule.of(p.model_dump()), Mode(p.mode)
-        profile = candidate.profile.model_dump()
-        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, error)
-        own = _budgeted(p, budget)
+        mode = Mode(p.mode)
         with replacing(folder) as building:
-            self._fill(building, candidate, p.mode, budget, placed, prediction, [own, *_ladder(candidate, mode, own)])
+            self.alone(building, candidate, p, budget, error, _ladder(candidate, mode, _budgeted(p, budget)))
             if finest.least_bytes() < candidate.least_bytes():
                 (building / FINER_NAME).mkdir()
                 whole = Schedule.of(all_resident(finest.program))
@@ -213,16 +221,10 @@ def write_memory_plan(
     profile: StreamProfile | None = None,
 ) -> None:
     """Write a plan beside its weights, with its own schedule and then those for other budgets, ascending."""
-    measured = (
-        None
-        if profile is None
-        else Measured(
-            profile.bytes_per_ms / (2 if profile.widened_per_ms else 1),  # of the file
-            profile.others,
-            profile.making,
-            profile.running,
-        )
-    )
+    measured = None
+    if profile is not None:
+        of_file = profile.bytes_per_ms / (2 if profile.widened_per_ms else 1)
+        measured = Measured(of_file, profile.others, profile.making, profile.running)
     content = taped.packed(
         folder / WEIGHTS_NAME, schedules,
         isolated=schedule.mode != BACK_TO_BACK, readers=schedule.reader, measured=measured,

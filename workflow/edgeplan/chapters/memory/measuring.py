@@ -7,7 +7,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,7 @@ def _stock_runner(subject: StudiedModel, setting: str) -> _Runner:
         times = _times(found.run_ms, found.major_faults)
         if limit is not None:
             return {"failures": found.failures} | times
-        return over_idle(found.peak, found.idle, _KINDS) | {"peak": found.peak_over_idle, "idle": found.idle.rss} | times
+        return over_idle(found, found.peak, _KINDS) | times
 
     return run
 
@@ -89,9 +89,7 @@ def _own_runner(subject: StudiedModel, planner: Planner, limits: Sequence[int]) 
         if limit is None:
             settings = planner.programs.settings(subject.settings.runs)
             free = run_apart(made.folder, [made.document.model_dump()], settings)
-            times = _times(free.phases[0].run_ms, free.major_faults)
-            over = over_idle(free.phases[0].memory, free.idle, _KINDS)
-            return over | {"peak": free.peak_over_idle, "idle": free.idle.rss} | times
+            return over_idle(free, free.phases[0].memory, _KINDS) | _times(free.phases[0].run_ms, free.major_faults)
         held = held_run(subject, planner, made, limit)
         if held.code == -signal.SIGKILL:
             return {"reason": KILLED, "failures": max(held.failures, 1)}
@@ -178,32 +176,26 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """Estimates what a part takes: seconds whatever the model is, and inferences of it with all weights in memory."""
-
-    seconds: float
-    inferences: int
-
-    def estimated(self, inference_ms: float) -> float:
-        """Return the seconds for a model of such inferences."""
-        return self.seconds + self.inferences * inference_ms / 1e3
-
-
-@dataclass(frozen=True, slots=True)
 class RowsPart:
     """A part of a model's rows is measured at once, and kept once it is measured.
 
     Attributes:
         name: unique among those of a model.
+        seconds, inferences: estimated to take, whatever the model is, and of it with all weights in memory.
         depends: settings that decide its rows besides threads and inferences, by name.
         bars: whether bars rest on it; these parts of all models are measured first.
     """
 
     name: str
     rows: Callable[[ModelBench], Iterator[Row]]
-    needs: Needs
+    seconds: float
+    inferences: int
     depends: Mapping[str, Any] = field(default_factory=dict)
     bars: bool = True
+
+    def estimated(self, inference_ms: float) -> float:
+        """Return the seconds that the part takes of a model with such inferences."""
+        return self.seconds + self.inferences * inference_ms / 1e3
 
 
 def _budget(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
@@ -258,9 +250,9 @@ def _stock(bench: ModelBench, setting: str) -> Iterator[dict[str, Any]]:
     except ColdRunError as error:
         yield row | {"reason": error.reason}
         return
-    row |= over_idle(found.peak, found.idle) | {
-        "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": statistics.median(found.run_ms),
-        "least_ms": min(found.run_ms), "cpu_ms": found.cpu_ms, "major_faults": found.major_faults,
+    row |= over_idle(found, found.peak) | {
+        "median_ms": statistics.median(found.run_ms), "least_ms": min(found.run_ms), "cpu_ms": found.cpu_ms,
+        "major_faults": found.major_faults,
     }  # fmt: skip
     bench.stock[setting] = row
     yield row
@@ -277,9 +269,9 @@ def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned, name: str
     phase = found.phases[0]
     turns = in_turns(candidate, plan.model_dump(), planner.programs, subject.settings.alternations)
     names = plan.steps
-    row = over_idle(phase.memory, found.idle) | {
-        "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": turns.median(lambda turn: turn.plan_ms),
-        "least_ms": min(turn.plan_ms for turn in turns.turns), "first_ms": phase.run_ms[0],
+    row = over_idle(found, phase.memory) | {
+        "median_ms": turns.median(lambda turn: turn.median_ms),
+        "least_ms": min(turn.median_ms for turn in turns.turns), "first_ms": phase.run_ms[0],
         "resident_ms": turns.median(lambda turn: turn.resident_ms), "resident_peak": turns.peak,
         "predicted_ms": plan.predicted_ms, "plan_bound_ms": plan.lower_bound_ms,
         "bound_ms": turns.median(lambda turn: turn.bound_ms), "bytes_per_ms": turns.median(lambda turn: turn.bytes_per_ms),
@@ -332,22 +324,6 @@ def _for_least(bench: ModelBench, rows: Callable[[StudiedModel, Planner, MemoryP
         yield from rows(bench.subject, bench.planner, bench.least)
 
 
-def _ablated(bench: ModelBench) -> Iterator[Row]:
-    with suppress(InfeasibleError):
-        yield from studies.ablated(bench.subject, bench.planner, bench.plan(bench.budget(bench.subject.settings.ablated_share)))
-
-
-def _adapted(bench: ModelBench) -> Iterator[Row]:
-    if made := bench.plans():
-        yield from studies.adapted(bench.subject, bench.planner, [made[share] for share in sorted(made)])
-
-
-def _contained(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
-    """Plans for total budgets, held from the start of their process on; nothing where the first setting did not run."""
-    if bench.default:
-        yield from studies.contained(bench.planner, bench.subject.work, bench.default, share)
-
-
 def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     """Return the parts that the rows of a model are measured in, those that bars rest on first."""
     s, default, found = settings, settings.settings[0], list[RowsPart]()
@@ -357,7 +333,7 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
         when: object = True, bars: bool = True, **depends: Any,
     ) -> None:  # fmt: skip
         if when:
-            found.append(RowsPart(name, rows, Needs(*needs), depends, bars))
+            found.append(RowsPart(name, rows, *needs, depends, bars))
 
     turns: dict[str, Any] = {"alternations": s.alternations}
     plans: dict[str, Any] = {"default": default, **turns}
@@ -374,18 +350,18 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     add("frugal", lambda b: frugal(b.subject, b.planner), (4.0 * runs, 3 * runs), when=when, **how, by=_STOCK.name)
     beside = (default, *(name for name in studies.BESIDE if name in s.settings))
     add("same", partial(studies.same_memory, beside=beside), (15, 6 * s.runs), bars=False, beside=beside)
-    add("layers", lambda bench: studies.layer_needs(bench.planner), (1, 0), bars=False)
+    add("layers", studies.layer_needs, (1, 0), bars=False)
     share = s.ablated_share
-    add("ablated", _ablated, (8, 6 * s.runs), when=share, bars=False, default=default, share=share)
+    add("ablated", studies.ablated, (8, 6 * s.runs), when=share, bars=False, default=default, share=share)
     needs, when = (3, len(s.shares) * s.adapted_runs), model == s.adapted_model
-    add("adapted", _adapted, needs, when=when, bars=False, **plans, shares=s.shares, runs=s.adapted_runs)
+    add("adapted", studies.adapted, needs, when=when, bars=False, **plans, shares=s.shares, runs=s.adapted_runs)
     share = s.contained_share
-    add("contained", partial(_contained, share=share), (60, 120), when=share, default=default, share=share)
+    add("contained", partial(studies.contained, share=share), (60, 120), when=share, default=default, share=share)
     needs, when = (40, 2 * len(s.halved_shares) * s.halved_pairs * s.runs), model == s.halved_model
     how = {"default": default, "shares": s.halved_shares, "pairs": s.halved_pairs}
-    add(BF16, lambda b: studies.halved(b.subject, b.default), needs, when=when, **how)
-    effort, when = (lambda b: iter([studies.plan_effort(b.subject, b.planner)])), model in s.offline_mb
-    add("offline", effort, (15, 10), when=when, bars=False, budget=s.offline_mb.get(model))
+    add(BF16, studies.halved, needs, when=when, **how)
+    when = model in s.offline_mb
+    add("offline", studies.plan_effort, (15, 10), when=when, bars=False, budget=s.offline_mb.get(model))
     how = {"threads": s.second_threads, "shares": s.second_shares}
     add("second", _second, (20, 4 * CHUNK), when=s.second_shares, bars=False, **plans, **how)
     return tuple(found)

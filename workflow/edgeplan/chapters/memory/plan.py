@@ -18,7 +18,7 @@ from edgeplan.chapters.memory.folders import CostedProgram, ModelCut, RunCores, 
 from edgeplan.chapters.memory.programs import ModelPrograms
 from edgeplan.chapters.memory.proof import Proof, Prover
 from edgeplan.engines.onnxruntime.reference import onnxruntime_reference
-from edgeplan.errors import InfeasibleError, ModelError, UndecidedError
+from edgeplan.errors import InfeasibleError, ModelError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array
 from edgeplan.measurement.process.memory_group import NoGroupError
@@ -43,6 +43,8 @@ _ADVICE_BYTES = 3 * MIB // 4  # that another process was seen to take more: a bu
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
 _ROOM_BYTES = 2 * MIB  # that forms may take less for kernels than the whole one
 _GAIN = 0.005  # another form has to gain so much
+_POINTS = 24  # of a curve
+_WAIT_SECONDS = 60.0  # while another process measures
 _SEARCHED = 3  # forms whose layouts of tensors are searched for
 
 
@@ -94,18 +96,6 @@ class MemoryPlanned:
             for k, (after, own) in enumerate(zip(plan.after, plan.again, strict=True))
         ]
         return sum(step.stored_bytes for step, loads in zip(steps, again, strict=True) if loads)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A plan that a run held to its budget, with the bytes that runs took more than was profiled."""
-
-    document: MemoryPlan
-    candidate: CostedProgram
-    budget: int
-    excess: int
-    run: StreamRun
-    proof: Proof
 
 
 class Planner:
@@ -162,10 +152,8 @@ class Planner:
         candidate = self.programs.candidate(form)
         if budget < candidate.least_bytes():  # what would be enough is not looked for: another form may fit
             return None
-        try:
-            return candidate, candidate.planned(budget, mode)
-        except (InfeasibleError, UndecidedError):
-            return None
+        made = candidate.tried(budget, mode)
+        return None if made is None else (candidate, made)
 
     def _does_not_fit(self, budget: int, excess: int) -> TooSmallError:
         candidate, layout = self._finest_layout
@@ -227,19 +215,14 @@ class Planner:
             )
         return min(found)
 
-    def curve(self, mode: Mode, points: int = 24) -> list[tuple[int, float, float]]:
+    def curve(self, mode: Mode) -> list[tuple[int, float, float]]:
         """Budget (bytes), predicted time and bound (ms), from the least that fits to all weights in memory."""
         candidates = [self.programs.candidate(form) for form in self.programs.forms]
         low = min(candidate.least_bytes() for candidate in candidates)
         high = all_bytes(candidates[0])
         found = []
-        for budget in np.geomspace(low, max(low + 1, high), points).astype(np.int64).tolist():
-            made = []
-            for candidate in candidates:
-                try:
-                    made.append(candidate.planned(budget, mode))
-                except (InfeasibleError, UndecidedError):
-                    continue
+        for budget in np.geomspace(low, max(low + 1, high), _POINTS).astype(np.int64).tolist():
+            made = [planned for one in candidates if (planned := one.tried(budget, mode)) is not None]
             if made:
                 best = min(made, key=lambda planned: planned.predicted_ms)
                 found.append((budget, best.predicted_ms, min(planned.lower_bound_ms for planned in made)))
@@ -252,17 +235,17 @@ class Planner:
 
         Nobody named a budget that was `found` by `least_for`: it becomes what the run took where that is more.
         """
-        held, programs = self._held(budget, mode, found=found), self.programs
-        error = self._error(held.candidate.program)
-        planned = MemoryPlanned(
-            folder, held.document, held.candidate, held.budget, held.run, held.proof, programs.weights, error
-        )
-        finest = programs.candidate(programs.finest).taking(held.excess)
-        programs.writer.plan(folder, held.candidate, held.document, held.budget, error, finest)
+        (held, excess), programs = self._held(budget, mode, found=found), self.programs
+        planned = replace(held, folder=folder, error=self._error(held.candidate.program))
+        finest = programs.candidate(programs.finest).taking(excess)
+        programs.writer.plan(folder, planned.candidate, planned.document, planned.budget, planned.error, finest)
         return planned
 
-    def _held(self, budget: int, mode: Mode, *, found: bool = False) -> _Held:
-        """A plan whose run held its budget; nothing is written. See `write`."""
+    def _held(self, budget: int, mode: Mode, *, found: bool = False) -> tuple[MemoryPlanned, int]:
+        """A plan whose run held its budget, and the bytes that runs took more than was profiled; nothing is written.
+
+        See `write`.
+        """
         excess = self._more
         for attempt in range(_FOUND_ATTEMPTS if found else _ATTEMPTS):
             slack = _SLACK_BYTES << attempt  # a run that met its limit does not say by how much
@@ -279,7 +262,7 @@ class Planner:
                 known = candidate.taking(excess)
                 proof = self._proven(known, plan_document, budget, run.files)
                 if proof.holds or proof.reason:
-                    return _Held(plan_document, known, budget, excess, run, proof)
+                    return MemoryPlanned(known.folder, plan_document, known, budget, run, proof, self.programs.weights), excess
                 taken = max(proof.taken_bytes, budget + 1)
                 missing = taken - budget + slack
                 budget, self._more = (budget + missing, self._more) if found else (budget, self._more + missing)
@@ -379,10 +362,8 @@ def _least_within(candidate: CostedProgram, target_ms: float, mode: Mode) -> int
     low, high = candidate.least_bytes(), all_bytes(candidate) + (1 << 20)
 
     def fits(budget: int) -> bool:
-        try:
-            return candidate.planned(budget, mode).predicted_ms <= target_ms
-        except (InfeasibleError, UndecidedError):
-            return False
+        made = candidate.tried(budget, mode)
+        return made is not None and made.predicted_ms <= target_ms
 
     if not fits(high):
         return None
@@ -393,19 +374,16 @@ def _least_within(candidate: CostedProgram, target_ms: float, mode: Mode) -> int
 
 
 @contextmanager
-def planning(
-    model: Path, threads: int, processors: Sequence[int], near: Path, wait_seconds: float = 60.0, weights: Stored = F32
-) -> Iterator[Planner]:
+def planning(model: Path, threads: int, processors: Sequence[int], near: Path, weights: Stored = F32) -> Iterator[Planner]:
     """A planner for a model, with the machine to itself.
 
-    Programs are built beside `near`, a folder on the disk that weights are to be read from. While another process measures,
-    this one waits so many seconds.
+    Programs are built beside `near`, a folder on the disk that weights are to be read from.
     """
     cores = RunCores.of(processors, threads)
     parent = near.resolve().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        with machine_lock(wait_seconds), work_folder(parent, _WORK_PREFIX) as folder:
+        with machine_lock(_WAIT_SECONDS), work_folder(parent, _WORK_PREFIX) as folder:
             yield Planner(ModelPrograms(model, folder, threads, cores, weights=weights))
     except OSError as error:
         raise cannot_write(error, near) from error

@@ -77,7 +77,7 @@ class Prover:
     """
 
     def __init__(self, work: Path, files: Sequence[str]) -> None:
-        self._work, self._files = work, files
+        self._work, self._files = work, (*files, PROGRAM)
         work.mkdir(exist_ok=True)
 
     def over_idle(self, folder: Path, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
@@ -91,24 +91,22 @@ class Prover:
             lambda room: self._worked(folder, schedule, settings, budget + room), lambda proof: proof.taken_bytes <= budget
         )
 
-    def contained(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
+    def contained(self, folder: Path, limit: int) -> Proof:
         """Hold `edgeplan-run` of a plan to a limit at once, whatever it needs; see `total`."""
-        return _reasoned(lambda: self._run(folder, limit, repeat))
+        return _reasoned(lambda: self._run(folder, limit))
 
     def _worked(self, folder: Path, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
-        with tempfile.TemporaryDirectory(dir=self._work) as place:
-            gate = Path(place) / "gate"
-            job = json.dumps(settings.job(folder, [schedule]) | {"gate": str(gate.resolve())}).encode()
-            paid = self._paid(module_command(WORKER), job, gate, budget=budget)
+        job = settings.job(folder, [schedule])
+        paid = self._paid(lambda gate: (module_command(WORKER), json.dumps(job | {"gate": gate}).encode()), budget=budget)
         try:
             run = answered(StreamRun, f"plan in {folder}", paid.code, paid.stdout, paid.stderr)
         except ColdRunError as error:
             return _proof(paid, 0, error.reason)
         return _proof(paid, run.later_major_faults)
 
-    def total(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
+    def total(self, folder: Path, limit: int) -> Proof:
         """Hold `edgeplan-run` of a plan to a limit, from the start of its process on."""
-        return _twice(lambda room: self._run(folder, limit + room, repeat), lambda proof: proof.peak_bytes <= limit)
+        return _twice(lambda room: self._run(folder, limit + room), lambda proof: proof.peak_bytes <= limit)
 
     def idle_bytes(self, folder: Path, limit: int) -> int:
         """Return the bytes that the group of `edgeplan-run` uses before the plan is opened; 0 where it does not come so far.
@@ -133,28 +131,20 @@ class Prover:
         except TimeoutError:
             return False
 
-    def _run(self, folder: Path, limit: int, repeat: int, seconds: float = _TIMEOUT_SECONDS) -> Proof:
-        with tempfile.TemporaryDirectory(dir=self._work) as place:
-            gate = Path(place) / "gate"
-            words = (PROGRAM, str(folder.resolve()), "--repeat", str(repeat), "--gate", str(gate.resolve()))
-            paid = self._paid(words, b"", gate, limit=limit, seconds=seconds)
+    def _run(self, folder: Path, limit: int, repeat: int = 5, seconds: float = _TIMEOUT_SECONDS) -> Proof:
+        words = (PROGRAM, str(folder.resolve()), "--repeat", str(repeat), "--gate")
+        paid = self._paid(lambda gate: ((*words, gate), b""), limit=limit, timeout_seconds=seconds)
         if paid.code:
             return _proof(paid, 0, f"{ending(paid.code)}{last_words(paid.stderr)}", total=True)
         told = _FAULTS.search(paid.stdout.decode(errors="replace"))
         return _proof(paid, int(told[1]) if told else 0, total=True)
 
-    def _paid(
-        self,
-        command: Sequence[str],
-        said: bytes,
-        gate: Path,
-        *,
-        limit: int = 0,
-        budget: int = 0,
-        seconds: float = _TIMEOUT_SECONDS,
-    ) -> Limited:
-        files = (*self._files, PROGRAM)
-        return run_paying(command, said, gate, files, self._work, limit=limit, budget=budget, timeout_seconds=seconds)
+    def _paid(self, told: Callable[[str], tuple[Sequence[str], bytes]], **how: Any) -> Limited:
+        """Run what is told its gate: a command, and what it reads."""
+        with tempfile.TemporaryDirectory(dir=self._work) as place:
+            gate = Path(place).resolve() / "gate"
+            command, said = told(str(gate))
+            return run_paying(command, said, gate, self._files, self._work, **{"timeout_seconds": _TIMEOUT_SECONDS} | how)
 
 
 def _twice(held: Callable[[int], Proof], fits: Callable[[Proof], bool]) -> Proof:

@@ -18,9 +18,10 @@ from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, TooSmallError
 from edgeplan.chapters.memory.programs import ModelPrograms
 from edgeplan.chapters.memory.proof import WORKER, Proof
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.errors import EdgeplanError, InfeasibleError, UndecidedError
+from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process.memory_group import Limited, run_limited
 from edgeplan.measurement.process.page_cache import evict
+from edgeplan.measurement.process.stock import StockResult
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import StreamRun, on_demand, run_apart
@@ -46,13 +47,10 @@ class StudiedModel:
 class ModelBench:
     """Keeps what parts of a model share.
 
-    Args:
-        subject: the model, whose file `save` writes; its folder is emptied first: a run that was killed may have left some.
-        save: writes the model.
-        stock: rows of stock engines, by setting, that were measured before.
+    `save` writes the subject's file; its folder is emptied first: a run that was killed may have left some.
 
     Attributes:
-        stock: the same; parts that measure stock engines add to it.
+        stock: rows of stock engines, by setting: those measured before, and those that parts add.
     """
 
     def __init__(
@@ -152,14 +150,17 @@ def stream_answer(made: MemoryPlanned, held: Limited) -> StreamRun:
     return answered(StreamRun, f"plan in {made.folder}", held.code, held.stdout, held.stderr)
 
 
-def over_idle(memory: object, idle: object, names: Sequence[str] = ("anonymous", "file", "shared")) -> dict[str, Any]:
-    """Return kinds of memory, in bytes, more than a process had when it was idle."""
-    return {name: getattr(memory, name) - getattr(idle, name) for name in names}
+def over_idle(
+    found: StreamRun | StockResult, memory: object, names: Sequence[str] = ("anonymous", "file", "shared")
+) -> dict[str, Any]:
+    """Return kinds of memory, in bytes, more than the process of a run had when it was idle, its peak, and that."""
+    kinds = {name: getattr(memory, name) - getattr(found.idle, name) for name in names}
+    return kinds | {"peak": found.peak_over_idle, "idle": found.idle.rss}
 
 
-def layer_needs(planner: Planner) -> Iterator[dict[str, Any]]:
+def layer_needs(bench: ModelBench) -> Iterator[dict[str, Any]]:
     """Measure the needs of each layer, no step cut: bytes of weights and of live activations, and times to load and compute."""
-    candidate = planner.programs.candidate(planner.programs.forms[0])
+    candidate = bench.planner.programs.candidate(bench.planner.programs.forms[0])
     work = candidate.workload
     rows = zip(candidate.program.steps, work.weight_bytes, work.live_bytes, work.compute_ms, strict=True)
     for place, (step, weights, live, ms) in enumerate(rows):
@@ -169,18 +170,22 @@ def layer_needs(planner: Planner) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def ablated(subject: StudiedModel, planner: Planner, made: MemoryPlanned) -> Iterator[dict[str, Any]]:
+def ablated(bench: ModelBench) -> Iterator[dict[str, Any]]:
     """A plan without what makes it fast: memory that goes back to the system, weights loaded once they are needed."""
-    plan = made.document
-    static = planner.programs.settings(subject.settings.runs)
+    settings = bench.subject.settings
+    try:
+        made = bench.plan(bench.budget(settings.ablated_share))
+    except InfeasibleError:
+        return
+    plan, static = made.document, bench.planner.programs.settings(settings.runs)
     kinds = {
         "edgeplan": (plan.model_dump(), static),
         "without static memory": (plan.model_dump(), replace(static, gives_back=True)),
         "without loading ahead": (on_demand(plan), static),
         "without both": (on_demand(plan), replace(static, gives_back=True)),
     }
-    for setting, (schedule, settings) in kinds.items():
-        found = run_apart(made.folder, [schedule], settings)
+    for setting, (schedule, how) in kinds.items():
+        found = run_apart(made.folder, [schedule], how)
         times = found.phases[0].run_ms[1:]
         yield {
             "case": "ablated", "setting": setting, "budget": made.budget, "peak": found.peak_over_idle,
@@ -189,9 +194,13 @@ def ablated(subject: StudiedModel, planner: Planner, made: MemoryPlanned) -> Ite
         }  # fmt: skip
 
 
-def adapted(subject: StudiedModel, planner: Planner, made: Sequence[MemoryPlanned]) -> Iterator[dict[str, Any]]:
-    """A running session goes through budgets, the smallest one first, with many inferences of each."""
-    settings = planner.programs.settings(subject.settings.adapted_runs)
+def adapted(bench: ModelBench) -> Iterator[dict[str, Any]]:
+    """A running session goes through the budgets that fit, the smallest one first, with many inferences of each."""
+    fitting = bench.plans()
+    if not fitting:
+        return
+    made = [fitting[share] for share in sorted(fitting)]
+    settings = bench.planner.programs.settings(bench.subject.settings.adapted_runs)
     budgets = [one.budget for one in made]
     found = run_apart(made[0].folder, budgets, settings)
     place = 0
@@ -203,17 +212,19 @@ def adapted(subject: StudiedModel, planner: Planner, made: Sequence[MemoryPlanne
             place += 1
 
 
-def plan_effort(subject: StudiedModel, planner: Planner) -> dict[str, Any]:
+def plan_effort(bench: ModelBench) -> Iterator[dict[str, Any]]:
     """Measure planning at a budget of the paper's: storage, cutting, profiling, and planning in the process that runs."""
+    subject, planner = bench.subject, bench.planner
     budget = int(subject.settings.offline_mb[subject.name] * 1e6)
     row: dict[str, Any] = {"case": "offline", "budget": budget}
     try:
         made = planner.write(budget, Mode.back_to_back, subject.work / "plan-offline")
     except InfeasibleError as error:
-        return row | {"reason": error.what}
+        yield row | {"reason": error.what}
+        return
     found = run_apart(made.folder, [budget, budget], planner.programs.settings(2))
     candidate = made.candidate
-    return row | {
+    yield row | {
         "weights": candidate.program.weights_bytes, "cutting_s": candidate.cutting_s, "profiling_s": candidate.profiling_s,
         "replan_ms": max(phase.replan_ms for phase in found.phases),
     }  # fmt: skip
@@ -260,9 +271,8 @@ def _on_demand(bench: ModelBench) -> dict[str, Any]:
     candidate = planner.programs.candidate(planner.programs.forms[0])
     least = candidate.least_bytes()
     for step in range(_LAYOUTS):
-        try:
-            made = candidate.planned(least + step * max(MIB // 4, least // 100), Mode.back_to_back)
-        except (InfeasibleError, UndecidedError):
+        made = candidate.tried(least + step * max(MIB // 4, least // 100), Mode.back_to_back)
+        if made is None:
             continue
         schedule = in_own_step(candidate.documented(made))
         settings = planner.programs.settings(bench.subject.settings.runs)
@@ -278,21 +288,28 @@ def in_own_step(plan: MemoryPlan) -> dict[str, Any]:
     return plan.model_dump() | {"after": after, "again": [last if load and not k else -1 for k, load in enumerate(loads)]}
 
 
-def contained(planner: Planner, work: Path, stock: int, share: float) -> Iterator[dict[str, Any]]:
+def contained(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
     """Run plans of a model for total budgets, several times each in a fresh group that pays for all that it has in memory.
 
     Two limits hold `edgeplan-run` from the start of its process on: the least in which a plan was proven, and what our process
-    takes idle with a share of the bytes that ONNX Runtime takes over idle (`stock`). A run holds where the process lives, waits
-    for no page once all of its code has run, and meets its limit nowhere once it was idle; what is killed or fails does not.
+    takes idle with a share of the bytes that ONNX Runtime takes over idle, where that ran. A run holds where the process lives,
+    waits for no page once all of its code has run, and meets its limit nowhere once it was idle; what is killed or fails does
+    not.
     """
+    if not bench.default:
+        return
+    planner, work, more = bench.planner, bench.subject.work, bench.budget(share)
     ways: dict[str, Callable[[], MemoryPlanned]] = {
         _LEAST: lambda: least_total(planner, work / "contained-least"),
-        f"{100 * share:g} %": lambda: total_plan(planner, planner.idle_in_group + int(share * stock), work / "contained-share"),
+        f"{100 * share:g} %": lambda: total_plan(planner, planner.idle_in_group + more, work / "contained-share"),
     }
     for setting, plan in ways.items():
         try:
             made = plan()
-            yield from _contained_runs(planner, made, setting)
+            limit = made.budget + planner.beside_bytes
+            for place in range(_CONTAINED_RUNS):
+                row = {"case": _CONTAINED, "setting": setting, "place": place, "budget": limit}
+                yield row | _row_of(planner.prover(made.run.files).contained(made.folder, limit))
         except EdgeplanError as error:
             yield {"case": _CONTAINED, "setting": setting, "reason": error.headline}
         finally:
@@ -316,14 +333,6 @@ def least_total(planner: Planner, folder: Path) -> MemoryPlanned:
     raise last
 
 
-def _contained_runs(planner: Planner, made: MemoryPlanned, setting: str) -> Iterator[dict[str, Any]]:
-    limit = made.budget + planner.beside_bytes
-    for place in range(_CONTAINED_RUNS):
-        proof = planner.prover(made.run.files).contained(made.folder, limit)
-        row = {"case": _CONTAINED, "setting": setting, "place": place, "budget": limit}
-        yield row | _row_of(proof)
-
-
 def _row_of(proof: Proof) -> dict[str, Any]:
     """The columns of a run in a group; one that was killed or failed had an allocation that hit the limit."""
     if proof.reason:
@@ -334,12 +343,10 @@ def _row_of(proof: Proof) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def halved(subject: StudiedModel, default: float) -> Iterator[dict[str, Any]]:
-    """Measure plans with weights whole and halved, process by process in turns.
-
-    Budgets are shares of the peak of the first setting, `default` bytes over idle.
-    """
-    settings, planners = subject.settings, dict[Stored, Planner]()
+def halved(bench: ModelBench) -> Iterator[dict[str, Any]]:
+    """Measure plans with weights whole and halved, process by process in turns."""
+    subject, default, planners = bench.subject, bench.default, dict[Stored, Planner]()
+    settings = subject.settings
     for kind in _KINDS:
         (subject.work / kind).mkdir()
         folder, threads, runs = subject.work / kind, settings.threads, settings.runs

@@ -14,7 +14,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -53,31 +53,21 @@ class Turn:
     """One phase of a plan between two phases with all weights in memory, times in milliseconds.
 
     Attributes:
-        plan_ms, resident_ms: median inferences.
+        median_ms, resident_ms: median inferences, of the plan and with all weights in memory.
         bound_ms: of the plan's budget, at the times of steps in the neighbouring phases and the bandwidth of the session.
         wait_ms: between steps in the plan's phase, more than in its neighbours.
         ratio: computing in the neighbours over reading all weights.
         factor: computing there over computing without what steps are prolonged by.
         bytes_per_ms: of reading.
-        session: its number.
     """
 
-    plan_ms: float
+    median_ms: float
     resident_ms: float
     bound_ms: float
     wait_ms: float
     ratio: float
     factor: float
     bytes_per_ms: float
-    session: int
-
-    def row(self, of: str, place: int) -> dict[str, Any]:
-        """The turn as a row: `of` is what was run in turns, `place` the number of the turn."""
-        return {
-            "case": "turn", "setting": of, "place": place, "median_ms": self.plan_ms, "resident_ms": self.resident_ms,
-            "bound_ms": self.bound_ms, "wait_ms": self.wait_ms, "ratio": self.ratio, "factor": self.factor,
-            "bytes_per_ms": self.bytes_per_ms,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +89,9 @@ class Turns:
         return statistics.median(map(of, self.turns))
 
     def rows(self, of: str) -> Iterator[dict[str, Any]]:
-        """Yield the turns as rows of the stage."""
+        """Yield the turns as rows of the stage; `of` is what was run in turns."""
         for place, turn in enumerate(self.turns):
-            yield turn.row(of, place)
+            yield {"case": "turn", "setting": of, "place": place} | asdict(turn)
 
 
 def in_turns(
@@ -121,20 +111,20 @@ def in_turns(
     """
     turns: list[Turn] = []
     digests: set[str] = set()
-    peak = session = 0
+    peak = 0
     while len(turns) < alternations and not known(turns, decided):
         count = min(CHUNK, alternations - len(turns))
         with beside():
             found, slow = _session(candidate, plan, programs, count, tuple(slowed(turns)))
-        turns += _turns(candidate, plan, found, slow, session)
-        peak, session = max(peak, found.peak_over_idle), session + 1
+        turns += _turns(candidate, plan, found, slow)
+        peak = max(peak, found.peak_over_idle)
         digests |= {digest for phase in found.phases for digest in phase.digests}
     return Turns(tuple(turns), peak, frozenset(digests))
 
 
 def known(turns: Sequence[Turn], decided: float) -> bool:
     """Tell whether the interval of the median ratio of plan and all weights in memory is narrow enough."""
-    ratios = sorted(turn.plan_ms / turn.resident_ms for turn in turns)
+    ratios = sorted(turn.median_ms / turn.resident_ms for turn in turns)
     ends = median_ends(len(ratios), _CHANCE)
     if ends is None:
         return False
@@ -173,9 +163,7 @@ def _session(
     return run_apart(candidate.folder, schedules, settings), sum(slowed_ns) / 1e6
 
 
-def _turns(
-    candidate: CostedProgram, plan: Mapping[str, Any], found: StreamRun, slowed_ms: float, session: int
-) -> Iterator[Turn]:
+def _turns(candidate: CostedProgram, plan: Mapping[str, Any], found: StreamRun, slowed_ms: float) -> Iterator[Turn]:
     rate = statistics.median(found.bytes_per_ms) or candidate.profile.bytes_per_ms
     reader = replace(candidate.reader, bytes_per_ms=rate)
     for phase, neighbours in zip(found.phases[1::2], pairwise(found.phases[::2]), strict=True):
@@ -185,14 +173,13 @@ def _turns(
         waits = statistics.median([ms for near in neighbours for ms in near.wait_ms[1:]])
         read_ms = reading_ms(candidate, rate)
         yield Turn(
-            plan_ms=statistics.median(phase.run_ms[1:]),
+            median_ms=statistics.median(phase.run_ms[1:]),
             resident_ms=wide,
             bound_ms=period_ms(workload_of(candidate.program, steps), reader, plan["budget_bytes"]),
             wait_ms=statistics.median(phase.wait_ms[1:]) - waits,
             ratio=total / read_ms if read_ms else math.inf,
             factor=total / (total - slowed_ms) if total > slowed_ms else 1.0,
             bytes_per_ms=rate,
-            session=session,
         )
 
 
@@ -246,7 +233,7 @@ def slowed(subject: StudiedModel, planner: Planner, least: MemoryPlanned) -> Ite
     yield from turns.rows("slowed")
     yield {"case": "slowed", "setting": "edgeplan", **_over_resident(turns), "peak": least.run.peak_over_idle}
     after = dict(_stock_ms(subject))
-    own = turns.median(lambda turn: turn.plan_ms / turn.factor)
+    own = turns.median(lambda turn: turn.median_ms / turn.factor)
     for setting, times in before.items():
         row: dict[str, Any] = {"case": "slowed", "setting": setting}
         if isinstance(times, str):
@@ -273,7 +260,7 @@ def busy(subject: StudiedModel, planner: Planner, least: MemoryPlanned) -> Itera
 
 def _over_resident(turns: Turns) -> dict[str, Any]:
     """Return the columns of a row that say what a plan costs over all weights in memory."""
-    costs = [turn.plan_ms / turn.resident_ms - 1 for turn in turns.turns]
+    costs = [turn.median_ms / turn.resident_ms - 1 for turn in turns.turns]
     return {
         "median_ms": statistics.median(costs), "least_ms": min(costs), "pairs": len(costs),
         "wait_ms": turns.median(lambda turn: turn.wait_ms / turn.resident_ms),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,7 +53,7 @@ def plan_partition(
         BusyError: another process is measuring on this machine.
         StoreError: the folder cannot be written.
     """
-    found = load_pair(Path(pair) if isinstance(pair, PathLike) else pair)
+    found = load_pair(pair)
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
     if costs == "measured":

@@ -8,12 +8,13 @@ from edgeplan.chapters.partition.settings import PartitionParams
 _MEASURED = "results/{pair}/partition"
 _CARD = f"{_MEASURED}/predictors/card.json"
 _CHAPTERS = "results/chapters/{pair}"
-_FRAMES = ("samples", "layers", "models", "handshakes", "curves")
-_DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
-    "errors": f"{_MEASURED}/errors.parquet",
-    "importance": f"{_MEASURED}/importance.parquet",
-    "environment": f"{_MEASURED}/environment.json",
-}
+
+
+def _documents(folder: str, *frames: str) -> dict[str, str]:
+    return {**{name: f"{folder}/{name}.parquet" for name in frames}, "environment": f"{folder}/environment.json"}
+
+
+_DOCUMENTS = _documents(_MEASURED, "samples", "layers", "models", "handshakes", "curves", "errors", "importance")
 
 PARTITION = Stage(
     name="partition",
@@ -37,11 +38,7 @@ PARTITION_TABLES = tables_stage(
     _MEASURED,
     f"{_CHAPTERS}/partition",
 )
-_EOP_FRAMES = ("sampled", "sweeps", "plans", "key")
-_EOP_DOCUMENTS = {name: f"{_MEASURED}/eop/{name}.parquet" for name in _EOP_FRAMES} | {
-    "environment": f"{_MEASURED}/eop/environment.json"
-}
-
+_EOP_DOCUMENTS = _documents(f"{_MEASURED}/eop", "sampled", "sweeps", "plans", "key")
 EOP = Stage(
     name="partition_eop",
     function="edgeplan.chapters.partition.stages.partition_eop:measure_eop",
@@ -56,16 +53,14 @@ EOP = Stage(
 )
 EOP_TABLES = tables_stage(
     "partition_eop_tables",
-    "edgeplan.chapters.partition.eop.page:write",
+    "edgeplan.chapters.partition.evaluation.eop_page:write",
     PAIRS,
     _EOP_DOCUMENTS,
     f"{_MEASURED}/eop",
     f"{_CHAPTERS}/partition_eop",
 )
 _CHECKED = f"{_MEASURED}/checked"
-_CHECKED_DOCUMENTS = {name: f"{_CHECKED}/{name}.parquet" for name in ("checked", "later")} | {
-    "environment": f"{_CHECKED}/environment.json"
-}
+_CHECKED_DOCUMENTS = _documents(_CHECKED, "checked", "later")
 CHECKED_PAIRS = Targets("partition.checked_pairs", wildcards=("pair",))
 CHECKED = Stage(
     name="partition_checked",

@@ -25,11 +25,19 @@ from edgeplan.runtime.ranges import channels_of, why_not_split
 #: Channels between two splits that a plan may choose from.
 GRID = 16
 _US = 1e3
-_DIMENSION = "channels"
+#: An option as the cost document says it, and where it runs.
+Priced = tuple[dict[str, Any], Assignment]
 
 
-#: What the cost document says of an operator, and where each of its options runs.
-Priced = tuple[dict[str, Any], Sequence[Assignment]]
+def whole(lane: int, ms: float) -> Priced:
+    """An operator whole on a processor."""
+    return {"on": SIDES[lane], f"{SIDES[lane]}_ms": ms}, lane
+
+
+def split(at: Split, size: int, cpu_ms: float, gpu_ms: float) -> Priced:
+    """An operator on both, cut where so much of a size is the CPU's."""
+    share = {"cpu_share": at.end / size, "dimension": at.dimension.value}
+    return {"on": "split", "cpu_ms": cpu_ms, "gpu_ms": gpu_ms, **share}, at
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +59,23 @@ def costs_of(
     lowered: Lowered,
     layouts: Mapping[str, str],
     block: int,
-    priced: Sequence[Priced],
+    priced: Sequence[tuple[Sequence[Priced], Mapping[str, Any]]],
     *,
     names: tuple[str, str],
     handshake_ms: float,
     error: float = 0.0,
     step_ms: tuple[float, float] = (0.0, 0.0),
 ) -> ModelCosts:
-    """Write the cost document of a model, and read it."""
+    """Write the cost document of a model, and read it; of each step its options, and what else the document says of it."""
     earlier = preceding(lowered, layouts, block)
     operators = [
-        {"name": step.name, "inputs": [lowered.steps[k].name for k in before], **entry}
-        for step, before, (entry, _) in zip(lowered.steps, earlier, priced, strict=True)
+        {
+            "name": step.name,
+            "inputs": [lowered.steps[k].name for k in before],
+            "options": [entry for entry, _ in options],
+            **more,
+        }
+        for step, before, (options, more) in zip(lowered.steps, earlier, priced, strict=True)
     ]
     document = {
         "format_version": 1,
@@ -77,7 +90,7 @@ def costs_of(
     }
     content = (json.dumps(document, indent=1) + "\n").encode()
     costs = parse_costs(content, f"costs of {document['model']}")
-    return ModelCosts(content, costs, block, tuple(assigned for _, assigned in priced))
+    return ModelCosts(content, costs, block, tuple([place for _, place in options] for options, _ in priced))
 
 
 def model_costs(
@@ -94,42 +107,33 @@ def model_costs(
     )
 
 
-def _operator(lowered: Lowered, layouts: Mapping[str, str], step: Step, predictors: PairPredictors) -> Priced:
+def _operator(
+    lowered: Lowered, layouts: Mapping[str, str], step: Step, predictors: PairPredictors
+) -> tuple[list[Priced], dict[str, Any]]:
     layer, dispatcher = layer_of(step, lowered.shapes), predictors.dispatcher
     if step.kind == "reshape" and _is_view(step, lowered, layouts, dispatcher.block):
-        return {"options": [_whole(0, 0.0), _whole(1, 0.0)], "unsplittable": "a view"}, (0, 1)
+        return [whole(0, 0.0), whole(1, 0.0)], {"unsplittable": "a view"}
     lacking = dispatcher.refusal(step, lowered.shapes, layouts)
     why = why_not_split(lowered, layouts, dispatcher.block, step)
     if layer is None or (not lacking and refused(layer, dispatcher)):
-        options = [_whole(lane, predictors.other_us(lane, step, lowered.shapes)) for lane in ((0,) if lacking else (0, 1))]
-        return {"options": options, "unsplittable": why}, (0, 1)[: len(options)]
-    why = why or (f"the {SIDES[1].upper()} has no kernel of it: {lacking}" if lacking else "")
-    return _layer(layer, channels_of(lowered, step), predictors, why=why, on_both=not lacking)
-
-
-def _whole(lane: int, us: float) -> dict[str, Any]:
-    return {"on": SIDES[lane], f"{SIDES[lane]}_ms": us / _US}
+        lanes = (0,) if lacking else (0, 1)
+        return [whole(k, predictors.other_us(k, step, lowered.shapes) / _US) for k in lanes], {"unsplittable": why}
+    error = {"error": predictors.margin(layer.kind)}
+    if lacking:
+        why = why or f"the {SIDES[1].upper()} has no kernel of it: {lacking}"
+        return [whole(0, float(predictors.us(0, [layer])[0]) / _US)], {**error, "unsplittable": why}
+    found, outputs = predicted(predictors, layer, GRID), channels_of(lowered, step)
+    options = [whole(lane, us / _US) for lane, us in enumerate(found.whole_us)]
+    if not why:
+        parts_ms = (found.parts_us / _US).tolist()
+        options += [split(Split(c), outputs, *both) for c, both in zip(found.channels, parts_ms, strict=True)]
+        why = "" if found.channels else f"its {outputs} channels are too few to be split in steps of {GRID}"
+    return options, {**error, "unsplittable": why}
 
 
 def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: int) -> bool:
     """Tell whether nothing is moved."""
     return all(same_bytes(lowered.shapes[t], layouts[t], NCHW, block) for t in (step.inputs[0], step.outputs[0]))
-
-
-def _layer(layer: LayerShape, outputs: int, predictors: PairPredictors, *, why: str, on_both: bool) -> Priced:
-    error = predictors.margin(layer.kind)
-    if not on_both:
-        options = [_whole(0, float(predictors.us(0, [layer])[0]))]
-        return {"options": options, "error": error, "unsplittable": why}, (0,)
-    found = predicted(predictors, layer, GRID)
-    options = [_whole(lane, us) for lane, us in enumerate(found.whole_us)]
-    assigned: list[Assignment] = [0, 1]
-    for c, parts_us in zip(found.channels, found.parts_us.tolist(), strict=True) if not why else ():
-        both = _whole(0, parts_us[0]) | _whole(1, parts_us[1])
-        options.append({**both, "on": "split", "cpu_share": c / outputs, "dimension": _DIMENSION})
-        assigned.append(Split(c))
-    few = "" if why or found.channels else f"its {outputs} channels are too few to be split in steps of {GRID}"
-    return {"options": options, "error": error, "unsplittable": why or few}, assigned
 
 
 def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
@@ -238,13 +238,8 @@ def layers(kind: str, count: int, flops: tuple[float, float], divisors: Sequence
 
 def all_layers(kind: str, flops: tuple[float, float], divisors: Sequence[int]) -> list[LayerShape]:
     """Return all layers of a kind by the rules of section 5.3, sorted."""
-    make: Callable[[], Iterator[LayerShape]] = _all_linear if kind == LINEAR else lambda: _all_convs(divisors)
-    return sorted({layer for layer in make() if flops[0] <= layer.flops <= flops[1]})
-
-
-def _all_linear() -> Iterator[LayerShape]:
-    for rows, inputs, outputs in itertools.product(_LINEAR_SIZES, repeat=3):
-        yield LayerShape.linear(rows, inputs, outputs)
+    linear = itertools.starmap(LayerShape.linear, itertools.product(_LINEAR_SIZES, repeat=3))
+    return sorted({v for v in (linear if kind == LINEAR else _all_convs(divisors)) if flops[0] <= v.flops <= flops[1]})
 
 
 def _all_convs(divisors: Sequence[int]) -> Iterator[LayerShape]:

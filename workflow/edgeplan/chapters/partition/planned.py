@@ -23,7 +23,7 @@ from edgeplan.graph.onnx.write import seeded
 from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.process.inputs import job_inputs
-from edgeplan.measurement.process.stock import Inputs, prepared
+from edgeplan.measurement.process.stock import prepared
 from edgeplan.planning.partition.planner import PartitionPlan, plan
 from edgeplan.runtime.folder import (
     ENGINE,
@@ -138,8 +138,7 @@ def _write_for_engine(planned: PlannedModel, folder: Path) -> None:
     made_for = MadeFor(str(planned.model.resolve()), model_sha256(planned.model), fingerprint(), version, "", threads)
     with replacing(folder) as building:
         (building / ENGINE_FILES).mkdir()
-        given = Inputs(*job_inputs(inputs).values())
-        artefact = prepared(planned.engine, planned.model, given, building / ENGINE_FILES, threads)
+        artefact = prepared(planned.engine, planned.model, job_inputs(inputs), building / ENGINE_FILES, threads)
         made = [path.relative_to(building).as_posix() for path in sorted((building / ENGINE_FILES).iterdir())]
         main = "" if artefact.main == planned.model else artefact.main.relative_to(building).as_posix()
         companions = {role: path.relative_to(building).as_posix() for role, path in artefact.companions.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -28,6 +29,11 @@ _Count = Annotated[int, Field(ge=1, le=100_000)]
 
 _Sizes = Annotated[tuple[_Count, ...], Field(min_length=2)]
 _Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+def _check_known(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"there is no {what} {unknown[0]!r}; known: {', '.join(known)}")
 
 
 class EopSettings(Section):
@@ -60,8 +66,7 @@ class EopSettings(Section):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        if unknown := [name for name in self.models if name not in WORKLOADS]:
-            raise ValueError(f"there is no model {unknown[0]!r}; known: {', '.join(WORKLOADS)}")
+        _check_known("model", self.models, WORKLOADS)
         return self
 
 
@@ -138,12 +143,8 @@ class PartitionSettings(Section):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        for what, names, known in (
-            ("model", (*self.models, *self.checked_models), WORKLOADS),
-            ("setting", self.settings, SETTINGS),
-        ):
-            if unknown := [name for name in names if name not in known]:
-                raise ValueError(f"there is no {what} {unknown[0]!r}; known: {', '.join(known)}")
+        _check_known("model", (*self.models, *self.checked_models), WORKLOADS)
+        _check_known("setting", self.settings, SETTINGS)
         for name in ("sample_flops", "layer_flops"):
             low, high = getattr(self, name)
             if low >= high:

@@ -73,9 +73,7 @@ class Adapted:
         return math.erf(math.log(1.1) / (self.spread * math.sqrt(2))) if self.spread > 0 else math.nan
 
 
-def adapt_device(
-    name: str, old: str = "", *, seconds: float = 60.0, batch: int = 1, results: Path | None = None, rows: Path | None = None
-) -> Adapted:
+def adapt_device(name: str, old: str = "", *, seconds: float = 60.0, batch: int = 1, results: Path | None = None) -> Adapted:
     """Measure a device of this machine for some seconds, and write its predictors.
 
     The prior are the predictors of `old`, without a name those of a device of the same engine; `batch` are images of a model.
@@ -87,7 +85,7 @@ def adapt_device(
     folder = (results or space.results) / device.name
     teller = Teller(device, source.rules)
     small = _small_models(teller, source, batch)
-    with Bench(device, SETTINGS, (rows or space.rows) / device.name / "adaptation", quiet_seconds=_QUIET_S) as bench:
+    with Bench(device, SETTINGS, space.rows / device.name / "adaptation", quiet_seconds=_QUIET_S) as bench:
         calls = bench.measure(CALLS, description="the call")
         call, slowness = call_us(calls), [m.slowness for m in calls]
         kernels = _nodes(bench, source, call, began + seconds * (1 - _MODELS_SHARE), slowness)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +187,7 @@ def predict(
         FormatError, DeviceError: there are no predictors of that device, or it cannot be measured.
         BusyError: it is to be measured, and another process is measuring.
     """
-    file = load_device(Path(device) if isinstance(device, PathLike) else device)
+    file = load_device(device)
     source = find_predictors(str(device), None if results is None else Path(results))
     wanted = Preparation.given(preparation, shape, set, batch)
     source = brought_here(file, source)
@@ -232,7 +231,7 @@ def measure(
     """
     path, wanted = Path(model), Preparation.given(preparation, shape, set, batch)
     quiet_rows = workspace().rows if rows is None else Path(rows)
-    file = load_device(Path(device) if isinstance(device, PathLike) else device)
+    file = load_device(device)
     file.require_local("a model with weights of its own is measured")
     prediction, executed, reason, following = None, None, "", ""
     try:
@@ -249,23 +248,11 @@ def measure(
     if executed is not None and prediction is not None:
         kernels, without = _kernels(file, executed, prediction), ""
     m = found.measurement
+    latency_ms, least_ms = float(np.median(m.median_us)) / _US_PER_MS, float(m.least_us.min()) / _US_PER_MS
     return Measured(
-        path.name,
-        file.name,
-        float(np.median(m.median_us)) / _US_PER_MS,
-        m.latency_us / _US_PER_MS,
-        m.noise,
-        float(m.least_us.min()) / _US_PER_MS,
-        m.slowness,
-        found.waited,
-        found.throttled,
-        found.seconds,
-        prediction,
-        reason,
-        following,
-        kernels,
-        without,
-    )
+        path.name, file.name, latency_ms, m.latency_us / _US_PER_MS, m.noise, least_ms, m.slowness,
+        found.waited, found.throttled, found.seconds, prediction, reason, following, kernels, without,
+    )  # fmt: skip
 
 
 def predict_executed(executed: ExecutedModel, source: Source) -> Prediction:
@@ -274,36 +261,22 @@ def predict_executed(executed: ExecutedModel, source: Source) -> Prediction:
     found = predictor.predict(executed, source.known)
     # a node in its model takes its time by itself times a factor that all models share
     total, ms, within = found.latency_us, source.scale / _US_PER_MS, predictor.relation.scale
-    kernels = tuple(
-        KernelLatency(
-            node.name,
-            _type(node.config),
-            told.operators,
-            node.us * within * ms,
-            None if node.source == "guessed" else node.low_us * within * ms,
-            None if node.source == "guessed" else node.high_us * within * ms,
-            node.us * within / total,
-            node.source,
+    kernels = []
+    for told, node in zip(executed.nodes, found.nodes, strict=True):
+        low_ms, high_ms = (None if node.source == "guessed" else us * within * ms for us in (node.low_us, node.high_us))
+        latency_ms, share = node.us * within * ms, node.us * within / total
+        kernels.append(
+            KernelLatency(node.name, _type(node.config), told.operators, latency_ms, low_ms, high_ms, share, node.source)
         )
-        for told, node in zip(executed.nodes, found.nodes, strict=True)
-    )
     shares = {name: sum(k.share for k in kernels if k.source == name) for name in ("measured", "learnt", "guessed")}
-    measured_by = f"{predictor.engine} {predictor.engine_version}"
+    told_by = "" if executed.told_by == f"{predictor.engine} {predictor.engine_version}" else executed.told_by
+    made_for = PredictedFor(source.processor, source.shipped, source.here, told_by)
+    low_ms, high_ms = (us * ms for us in found.interval_us) if found.interval_us else (None, None)
+    call_ms = (total - within * sum(node.us for node in found.nodes)) * ms
     return Prediction(
-        executed.name,
-        source.device,
-        PredictedFor(
-            source.processor, source.shipped, source.here, "" if executed.told_by == measured_by else executed.told_by
-        ),
-        source.about(),
-        total * ms,
-        found.interval_us and found.interval_us[0] * ms,
-        found.interval_us and found.interval_us[1] * ms,
-        predictor.trust.nominal,
-        shares,
-        (total - within * sum(node.us for node in found.nodes)) * ms,
-        kernels,
-    )
+        executed.name, source.device, made_for, source.about(), total * ms, low_ms, high_ms, predictor.trust.nominal,
+        shares, call_ms, tuple(kernels),
+    )  # fmt: skip
 
 
 def _type(config: NodeConfig) -> str:
@@ -337,7 +310,7 @@ def _kernels(device: DeviceFile, executed: ExecutedModel, prediction: Prediction
 
 
 #: Nodes measured of one model, at most.
-MOST = 25
+_MOST = 25
 #: For how long the references are timed alone before anything else.
 _QUIET_S = 0.5
 _REFERENCES_S, _REFERENCE_RUNS = 1.0, 4
@@ -406,10 +379,10 @@ class _Times(BaseModel):
     bandwidth_us: float = Field(gt=0)
 
 
-def measured_further(device: DeviceFile, source: Source, model: ExecutedModel, *, seconds: float, most: int = MOST) -> Source:
+def measured_further(device: DeviceFile, source: Source, model: ExecutedModel, *, seconds: float) -> Source:
     """Measure nodes while the time lasts, and return the predictors with what is known then; it is kept for later."""
     predictor = source.predictor
-    wanted = predictor.to_measure(model, source.known, seconds=seconds, most=most)
+    wanted = predictor.to_measure(model, source.known, seconds=seconds, most=_MOST)
     if not wanted:
         return source
     found = measure_configs(device, wanted, model.context_bytes)

@@ -34,13 +34,8 @@ COLUMNS = ("model_id", "family", "part", "name", "config", "times", "context_byt
 def node_rows(model: ExecutedModel, family: str, part: str) -> Iterator[dict[str, object]]:
     """Yield the rows of one model (`COLUMNS`)."""
     for node in model.nodes:
-        yield dict(
-            zip(
-                COLUMNS,
-                (model.name, family, part, node.name, node.config.to_json(), node.times, model.context_bytes, model.told_by),
-                strict=True,
-            )
-        )
+        of_node = (node.name, node.config.to_json(), node.times)
+        yield dict(zip(COLUMNS, (model.name, family, part, *of_node, model.context_bytes, model.told_by), strict=True))
 
 
 def executed_models(nodes: pd.DataFrame, parts: Iterable[str]) -> Mapping[str, ExecutedModel]:

@@ -145,7 +145,8 @@ class CudaProcessor(DispatchingProcessor):
 
     def _memories_of(self, executable: Executable, weights: Any, workspace: int) -> dict[Memory, Any]:
         arena = executable.arena.address
-        found = (self._own(arena), self._constant(weights, arena), self._workspace_of(workspace))
+        values, kept = np.ascontiguousarray(weights, np.float32), self._weights.setdefault(arena, [])
+        found = (self._own(arena), self._copied(values, kept), self._workspace_of(workspace))
         return dict(zip((Memory.arena, Memory.weights, Memory.workspace), map(np.uint64, found), strict=True))
 
     def command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
@@ -259,9 +260,6 @@ class CudaProcessor(DispatchingProcessor):
         if address not in self._memories:
             raise self._not_allocated("activations lie", "give Executable an arena from CudaProcessor.allocate")
         return self._memories[address][1]
-
-    def _constant(self, values: Any, arena: int) -> int:
-        return self._copied(np.ascontiguousarray(values, np.float32), self._weights.setdefault(arena, []))
 
     def _copied(self, values: npt.NDArray[np.float32], kept: list[int]) -> int:
         """Copy values to new memory of the GPU, whose address is kept to be freed."""

@@ -5,12 +5,13 @@ Steps that the processor has no kernels for run on the host, through oneDNN, and
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter_ns
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import is_view_at, region_at
+from edgeplan.runtime.partitioned.program import is_view, region_at
 from edgeplan.runtime.processor import Kernel, Region
 from edgeplan.runtime.program import Program, blocked_images, build_program, plan_buffers, step_candidates
 from edgeplan.runtime.session import PreparedSteps
@@ -39,11 +40,14 @@ _NS_PER_US = 1000.0
 _BLOCKED = ":blocked"
 #: Of the times that a profiled step may be given where the run as a whole took less than its steps did one by one.
 _LEAST_NS = 100.0
+#: Steps that run together, and what runs them; one of the host returns its nanoseconds.
+_Segment = tuple[list[int], Callable[[], object]]
 
 
 class DispatchingEngine(Engine):
     """This engine is a processor that dispatches kernels of its own; threads are the host's."""
 
+    processor: ClassVar[type[DispatchingProcessor]]
     reports_nodes = True
     counts_copies = True
 
@@ -53,19 +57,22 @@ class DispatchingEngine(Engine):
         self._program: tuple[Graph, Program, str] | None = None
         self._asked: DispatchingProcessor | None = None  # what it would run
         self._opening = Lock()
-        self._references: tuple[Loaded, Loaded] | None = None
+        self._references: list[_Loaded] = []
 
-    @abstractmethod
-    def open(self, block: int, *, profiling: bool) -> DispatchingProcessor:
-        """Open the processor; see `Processor.open`."""
+    @classmethod
+    def version(cls) -> str:
+        return cls.version_for(EngineSettings())
+
+    def _opened(self, *, profiling: bool) -> DispatchingProcessor:
+        return self.processor.open(self.settings.options, (), self._dnnl.info.block, profiling=profiling)
 
     def load(self, model: Path, graph: Graph) -> Session:
         """Load a model on a processor that is opened for it."""
-        return _DispatchedSession(self._loaded(model, graph, profiling=False), graph)
+        return self._loaded(model, graph)
 
     def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
         """Load a model on a processor that notes when kernels begin and end."""
-        return _ProfiledDispatchedSession(self._loaded(model, graph, profiling=True), graph)
+        return self._loaded(model, graph, profiling=True)
 
     def told(self, graph: Graph) -> tuple[EngineNode, ...]:
         """Return the nodes without weights and kernels, unless the processor refuses a step."""
@@ -75,36 +82,36 @@ class DispatchingEngine(Engine):
         if any(processor.refuses(lowered, step, layouts) for step in lowered.steps):
             return super().told(graph)
         offsets, _ = plan_buffers(lowered, layouts, block)
-        views = [is_view_at(step, lowered.shapes, layouts, offsets, block) for step in lowered.steps]
+        views = [is_view(step, lowered.shapes, layouts, offsets, block) for step in lowered.steps]
         return tuple(
             _node(step, "", lowered.steps, layouts, graph) for step, view in zip(lowered.steps, views, strict=True) if not view
         )
 
     def _told(self) -> DispatchingProcessor:
         with self._opening:
-            self._asked = self._asked or self.open(self._dnnl.info.block, profiling=False)
+            self._asked = self._asked or self._opened(profiling=False)
             return self._asked
 
     def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """Return two loads of the processor: a convolution follows its clock, an activation of 16 MB its memory."""
-        if self._references is None:
+        if not self._references:
             loads = []
             with ScratchFolder("references") as folder:
                 for number, graph in enumerate(_reference_graphs()):
                     path = save_onnx(graph, Path(folder) / f"{number}.onnx")
-                    loads.append(self._loaded(path, graph, profiling=False, moved=False))
-                    loads[-1].bind(random_inputs(graph))
-            self._references = loads[0], loads[1]
+                    loads.append(self._loaded(path, graph, moved=False))
+                    loads[-1].bind()
+            self._references = loads
         first, second = self._references
-        return first.run, second.run
+        return first.execute, second.execute
 
-    def _loaded(self, model: Path, graph: Graph, *, profiling: bool, moved: bool = True) -> Loaded:
+    def _loaded(self, model: Path, graph: Graph, *, profiling: bool = False, moved: bool = True) -> _Loaded:
         known = self._program  # one of another thread is as good
         if known is None or known[0] is not graph or known[2] != model.name:  # a program names its file
             known = self._program = graph, program_of(self._dnnl, model, graph, self.settings.threads), model.name
-        processor = self.open(self._dnnl.info.block, profiling=profiling)
+        processor, threads = self._opened(profiling=profiling), self.settings.threads
         try:
-            return Loaded(self._dnnl, known[1], model.parent, processor, self.settings.threads, profiling, moved=moved)
+            return _Loaded(self._dnnl, known[1], model.parent, processor, threads, graph, profiling=profiling, moved=moved)
         except BaseException:
             processor.close()
             raise
@@ -142,7 +149,7 @@ def _blocked_convolutions(lowered: Lowered) -> Lowered:
     return replace(lowered, steps=tuple(steps), shapes=MappingProxyType(shapes))
 
 
-class Loaded:
+class _Loaded(ProfiledSession):
     """A loaded program is prepared whole on a processor, which is closed with it; the host runs what the processor refuses.
 
     Kernels between two steps of the host are a segment, which is recorded and enqueued at once. With `profiling` the processor
@@ -150,11 +157,13 @@ class Loaded:
     """
 
     def __init__(
-        self, dnnl: Dnnl, program: Program, folder: Path, processor: DispatchingProcessor, threads: int,
-        profiling: bool = False, *, moved: bool = True,
+        self, dnnl: Dnnl, program: Program, folder: Path, processor: DispatchingProcessor, threads: int, graph: Graph,
+        *, profiling: bool, moved: bool,
     ) -> None:  # fmt: skip
         self.program, self.processor = program, processor
-        self._threads, self._moved = threads, moved
+        self._threads, self._moved, self._profiling = threads, moved, profiling
+        self._graph, self._inputs = graph, random_inputs(graph)
+        self._times: list[list[float]] = []  # of each run, of its steps
         self._worker = Worker(dnnl, threads)
         border = (program.inputs, program.outputs)
         lowered = Lowered(program.name, program.steps, *border, program.shapes, program.types)
@@ -167,21 +176,23 @@ class Loaded:
                 else:
                     steps.append(processor.prepare(executable, index))
         self.steps = tuple(steps)
-        self._order = _segments(self.steps)
         self._joined = self._runs(lambda kernels: [processor.joined(kernels)] if profiling and kernels else kernels)
         self._apart = self._runs(lambda kernels: kernels) if profiling else self._joined
 
-    def _runs(self, of: Callable[[list[Kernel]], list[Kernel]]) -> list[Callable[[], object]]:
-        """Return what runs, in order: recorded segments, and steps of the host, which return their nanoseconds."""
-        program, found, kernels = self.program, list[Callable[[], object]](), list[Kernel]()
+    def _runs(self, of: Callable[[list[Kernel]], list[Kernel]]) -> list[_Segment]:
+        """Return what runs, in order: recorded segments, and between two of them a step of the host."""
+        program, found, kernels, indices = self.program, list[_Segment](), list[Kernel](), list[int]()
         incoming: tuple[str, ...] = program.inputs if self._moved else ()
-        for step, described in zip(self.steps, program.steps, strict=True):
+        for index, (step, described) in enumerate(zip(self.steps, program.steps, strict=True)):
             if isinstance(step, Kernel):
-                kernels += [step] if step.handle else []
+                if step.handle:  # a view, for which nothing runs, is in none
+                    kernels.append(step)
+                    indices.append(index)
                 continue
-            found += [self._recorded(incoming, of(kernels), described.reads), self._by_host(step)]
-            incoming, kernels = described.outputs, []
-        return [*found, self._recorded(incoming, of(kernels), program.outputs if self._moved else ())]
+            segment = self._recorded(incoming, of(kernels), described.reads)
+            found += [(indices, segment), ([index], partial(self._on_host, step))]
+            incoming, kernels, indices = described.outputs, [], []
+        return [*found, (indices, self._recorded(incoming, of(kernels), program.outputs if self._moved else ()))]
 
     def _recorded(self, incoming: Iterable[str], kernels: list[Kernel], outgoing: Iterable[str]) -> Callable[[], object]:
         processor, incoming, outgoing = self.processor, tuple(incoming), tuple(outgoing)
@@ -200,19 +211,16 @@ class Loaded:
 
         return run
 
-    def _by_host(self, step: PreparedSteps) -> Callable[[], object]:
-        def run() -> int:
-            self._worker.dnnl.set_threads(self._threads)
-            start = perf_counter_ns()
-            step.run()
-            return perf_counter_ns() - start
+    def _on_host(self, step: PreparedSteps) -> int:
+        self._worker.dnnl.set_threads(self._threads)
+        start = perf_counter_ns()
+        step.run()
+        return perf_counter_ns() - start
 
-        return run
-
-    def bind(self, inputs: Mapping[str, Array]) -> None:
+    def bind(self) -> None:
         """Copy the inputs to their place; the arena is reused while running."""
         for name in self.program.inputs:
-            np.copyto(self._executable.activation(name), inputs[name])
+            np.copyto(self._executable.activation(name), self._inputs[name])
         if not self._moved:
             self._move(self.program.inputs, self.processor.enqueue_in)
 
@@ -223,22 +231,29 @@ class Loaded:
             enqueue(self._executable.arena, region_at(program.offsets[tensor], size))
 
     def run(self) -> None:
+        if self._profiling:
+            self._times.append(self._timed())
+        else:
+            self.bind()
+            self.execute()
+
+    def execute(self) -> None:
         """Run all steps on the bound inputs."""
-        for run in self._joined:
+        for _, run in self._joined:
             run()
 
-    def timed(self, inputs: Mapping[str, Array]) -> list[float]:
+    def _timed(self) -> list[float]:
         """Run all steps twice, and return the nanoseconds of each.
 
         To mark where a step ends takes time of its own. So the steps of a segment are run once more with marks around them all,
         and the difference is shared out among them: together they take what they take unmarked.
         """
         found = [0.0] * len(self.steps)
-        self.bind(inputs)
+        self.bind()
         apart = self._noted(self._apart)
-        self.bind(inputs)
+        self.bind()
         joined = self._noted(self._joined)
-        for indices, marked, whole in zip(self._order, apart, joined, strict=True):
+        for (indices, _), marked, whole in zip(self._apart, apart, joined, strict=True):
             if isinstance(marked, int):
                 found[indices[0]] = float(marked)
                 continue
@@ -249,86 +264,46 @@ class Loaded:
                 found[index] = max(_LEAST_NS, end - begin - beyond)
         return found
 
-    def _noted(self, segments: Sequence[Callable[[], object]]) -> list[int | Sequence[tuple[int, int]]]:
+    def _noted(self, segments: Sequence[_Segment]) -> list[int | Sequence[tuple[int, int]]]:
         found: list[int | Sequence[tuple[int, int]]] = []
-        for run in segments:
+        for _, run in segments:
             taken = run()
             found.append(taken if isinstance(taken, int) else self.processor.spans())
         return found
 
-    def outputs(self) -> dict[str, Array]:
-        """Return copies of the outputs of the last run."""
+    def outputs(self) -> Mapping[str, Array]:
         return {name: np.array(self._executable.activation(name)) for name in self.program.outputs}
+
+    def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
+        nodes, columns = self._nodes()
+        runs = np.array(self._times).reshape(len(self._times), len(self.steps))[:, columns]
+        times = np.zeros((len(blocks), len(nodes)))
+        for row, (start, stop) in enumerate(blocks):
+            times[row] = np.median(runs[start:stop], axis=0) / _NS_PER_US
+        return nodes, times
+
+    def _nodes(self) -> tuple[tuple[EngineNode, ...], list[int]]:
+        """Return the executed nodes, and the step that each is. A view, for which nothing runs, is none."""
+        nodes: list[EngineNode] = []
+        columns: list[int] = []
+        program = self.program
+        for index, (step, ready) in enumerate(zip(program.steps, self.steps, strict=True)):
+            if isinstance(ready, Kernel):
+                if ready.handle == ():
+                    continue
+                implementation = ready.implementation
+            else:
+                if not any(ready.converts):
+                    continue
+                implementation = f"host.{program.choices[index].kernel}"
+            nodes.append(_node(step, implementation, program.steps, program.layouts, self._graph))
+            columns.append(index)
+        return tuple(nodes), columns
 
     def close(self) -> None:
         """Close the processor, which frees all that was loaded."""
         self._joined, self._apart = [], []
         self.processor.close()
-
-
-def _segments(steps: Sequence[Kernel | PreparedSteps]) -> list[list[int]]:
-    """The steps of each segment and, between two of them, the one of the host; a view, for which nothing runs, is in none."""
-    found: list[list[int]] = [[]]
-    for index, step in enumerate(steps):
-        if not isinstance(step, Kernel):
-            found += [[index], []]
-        elif step.handle:
-            found[-1].append(index)
-    return found
-
-
-class _DispatchedSession(Session):
-    def __init__(self, loaded: Loaded, graph: Graph) -> None:
-        self._loaded = loaded
-        self._inputs = random_inputs(graph)
-
-    def run(self) -> None:
-        self._loaded.bind(self._inputs)
-        self._loaded.run()
-
-    def outputs(self) -> Mapping[str, Array]:
-        return self._loaded.outputs()
-
-    def close(self) -> None:
-        self._loaded.close()
-
-
-class _ProfiledDispatchedSession(_DispatchedSession, ProfiledSession):
-    """This session asks the processor when each kernel began and ended."""
-
-    def __init__(self, loaded: Loaded, graph: Graph) -> None:
-        super().__init__(loaded, graph)
-        self._nodes, self._columns = _nodes(loaded, graph)
-        self._runs: list[list[float]] = []
-
-    def run(self) -> None:
-        self._runs.append(self._loaded.timed(self._inputs))
-
-    def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
-        runs = np.array(self._runs).reshape(len(self._runs), len(self._loaded.steps))[:, self._columns]
-        times = np.zeros((len(blocks), len(self._nodes)))
-        for row, (start, stop) in enumerate(blocks):
-            times[row] = np.median(runs[start:stop], axis=0) / _NS_PER_US
-        return self._nodes, times
-
-
-def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[int]]:
-    """Return the executed nodes, and the step that each is. A view, for which nothing runs, is none."""
-    nodes: list[EngineNode] = []
-    columns: list[int] = []
-    program = loaded.program
-    for index, (step, ready) in enumerate(zip(program.steps, loaded.steps, strict=True)):
-        if isinstance(ready, Kernel):
-            if ready.handle == ():
-                continue
-            implementation = ready.implementation
-        else:
-            if not any(ready.converts):
-                continue
-            implementation = f"host.{program.choices[index].kernel}"
-        nodes.append(_node(step, implementation, program.steps, program.layouts, graph))
-        columns.append(index)
-    return tuple(nodes), columns
 
 
 def _node(step: Step, implementation: str, steps: Sequence[Step], layouts: Mapping[str, str], graph: Graph) -> EngineNode:

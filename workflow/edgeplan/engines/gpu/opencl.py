@@ -11,8 +11,8 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Self
 
@@ -88,9 +88,8 @@ class OpenclProcessor(DispatchingProcessor):
         self._cl, self._options = cl, options
         self.device = find_device(options)
         self.device_numbers = device_numbers(self.device, block, options)
-        found = _capabilities(self.device, options)
-        self._capabilities, self._late = replace(found, atomics=found.atomics and not late), late
-        self._memories: list[_Allocation] = []
+        self._capabilities, self._late = _capabilities(self.device, options, late=late), late
+        self._memories: dict[int, _Allocation] = {}  # by the host's address
         self._moves: list[Any] = []  # events of moves that may not have ended: one that is let go of is waited for
         self._workspace: Any = None
         self._run_once: set[tuple[ProgramSource, str, tuple[int, ...]]] = set()
@@ -99,10 +98,9 @@ class OpenclProcessor(DispatchingProcessor):
         self._waiter: _Waiter | None = None
         self._profiling = profiling
         self._timed: list[tuple[int, tuple[Any, ...]]] = []  # when a kernel was about to be enqueued, and its launches
-        with self._telling("cannot open the device"):
-            self._context = cl.Context([self.device])
-            properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
-            self._queue = cl.CommandQueue(self._context, properties=properties)
+        properties, what = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0, "cannot open the device"
+        self._context = self._called(what, cl.Context, [self.device])
+        self._queue = self._called(what, cl.CommandQueue, self._context, properties=properties)
         self._programs = Programs(self._context, options, apart=not late)
         self._waiter = _Waiter()
         self._control: Buffer | None = None
@@ -129,7 +127,7 @@ class OpenclProcessor(DispatchingProcessor):
         program = executable.program
         launches = list(found.launches)
         for step in program.steps:
-            if not dispatcher.refusal(step, program.shapes, program.layouts, self.device_numbers):
+            with contextlib.suppress(DeviceError):  # the host runs it
                 launches += dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers).launches
         self._programs.try_apart(program_source(launch.source, launch.defines) for launch in launches)
 
@@ -141,14 +139,13 @@ class OpenclProcessor(DispatchingProcessor):
         """Run once, on whatever its activations hold, so that no run waits for code to be generated."""
         asked = self.source_of(launch)
         kernel = self._programs.kernel(asked, launch.kernel)
-        with self._telling(f"cannot prepare the kernel {asked.name}"):
-            kernel.set_args(*arguments)
-            command = _Command(kernel, launch.global_size, launch.local_size, tuple(arguments))
-            key = (asked, launch.kernel, launch.local_size)
-            if key not in self._run_once and not self._late:
-                self._run_once.add(key)
-                self._launch(command)
-                self.finish()
+        self._called(f"cannot prepare the kernel {asked.name}", kernel.set_args, *arguments)
+        command = _Command(kernel, launch.global_size, launch.local_size, tuple(arguments))
+        key = (asked, launch.kernel, launch.local_size)
+        if key not in self._run_once and not self._late:
+            self._run_once.add(key)
+            self._launch(command)
+            self.finish()
         return command
 
     # Kernels that are made late
@@ -181,9 +178,8 @@ class OpenclProcessor(DispatchingProcessor):
         self._programs.load(asked, code)
 
     def own_memory(self, size: int) -> Any:
-        found = self.reserve(size)
-        with self._telling(f"cannot allocate {size} bytes"):
-            self._moves.append(self._cl.enqueue_fill_buffer(self._queue, found, np.zeros(1, np.float32), 0, found.size))
+        found, zero, what = self.reserve(size), np.zeros(1, np.float32), f"cannot allocate {size} bytes"
+        self._moves.append(self._called(what, self._cl.enqueue_fill_buffer, self._queue, found, zero, 0, found.size))
         return found
 
     def upload(self, values: npt.NDArray[np.float32]) -> Any:
@@ -192,27 +188,27 @@ class OpenclProcessor(DispatchingProcessor):
         return self._constant(values, in_place=shared)
 
     def reserve(self, size: int) -> Any:
-        with self._telling(f"cannot allocate {size} bytes"):
-            return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(size, ALIGNMENT))
+        return self._buffer(f"cannot allocate {size} bytes", self._cl.mem_flags.READ_WRITE, max(size, ALIGNMENT))
+
+    def _buffer(self, problem: str, *given: Any, **values: Any) -> Any:
+        return self._called(problem, self._cl.Buffer, self._context, *given, **values)
 
     def fill(self, memory: Any, values: npt.NDArray[Any]) -> None:
-        with self._telling("cannot upload weights"):
-            self._cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
+        self._called("cannot upload weights", self._cl.enqueue_copy, self._queue, memory, values, is_blocking=True)
 
     def part_of(self, memory: Any, offset: int, size: int) -> Any:
         return memory.get_sub_region(offset, size)
 
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
-        self._copied(memory, values, dst_offset=offset)
+        self._copy(memory, values, dst_offset=offset)
 
     def enqueue_read(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
-        self._copied(values, memory, src_offset=offset)
+        self._copy(values, memory, src_offset=offset)
 
-    def _copied(self, target: Any, source: Any, **place: int) -> None:
-        try:
-            self._moves.append(self._cl.enqueue_copy(self._queue, target, source, is_blocking=False, **place))
-        except self._cl.Error as error:
-            raise self._failed("cannot move activations", error) from error
+    def _copy(self, target: Any, source: Any, **place: Any) -> None:
+        """Have the queue copy values, and keep its event until the run has finished."""
+        given, what = (self._queue, target, source), "cannot move activations"
+        self._moves.append(self._called(what, self._cl.enqueue_copy, *given, is_blocking=False, **place))
 
     # Memory
 
@@ -221,17 +217,16 @@ class OpenclProcessor(DispatchingProcessor):
         if size > limit:
             what = f"{size} bytes are more than this device allocates at once ({limit})"
             raise self._error(what, "run a smaller model, or a device with more memory")
-        with self._telling(f"cannot allocate {size} bytes"):
-            made = self._allocated(max(size, ALIGNMENT))
-        self._memories.append(made)
+        made = self._called(f"cannot allocate {size} bytes", self._allocated, max(size, ALIGNMENT))
         made.data[:] = 0
         found = Buffer(made.data[:size], made.data.ctypes.data)
+        self._memories[found.address] = made
         self.enqueue_in(found, (0, size, 1, size))
         try:
-            self._queue.finish()
-        except self._cl.Error as error:
+            self._called(f"cannot fill {size} bytes", self._queue.finish)
+        except DeviceError:
             self.free(found)
-            raise self._failed(f"cannot fill {size} bytes", error) from error
+            raise
         return found
 
     def _allocated(self, size: int) -> _Allocation:
@@ -245,26 +240,24 @@ class OpenclProcessor(DispatchingProcessor):
         return _Allocation(data, cl.SVM(data))
 
     def free(self, buffer: Buffer) -> None:
-        self._memories = [memory for memory in self._memories if memory.data.ctypes.data != buffer.address]
+        self._memories.pop(buffer.address, None)
 
     def _argument(self, buffer: Buffer) -> Any:
-        for memory in self._memories:
-            if memory.data.ctypes.data == buffer.address:
-                return memory.argument
-        raise self._not_allocated("activations lie", "give Executable an arena from OpenclProcessor.allocate")
+        if buffer.address not in self._memories:
+            raise self._not_allocated("activations lie", "give Executable an arena from OpenclProcessor.allocate")
+        return self._memories[buffer.address].argument
 
     def _constant(self, values: Any, *, in_place: bool = False) -> Any:
         flags = self._cl.mem_flags
         how = flags.USE_HOST_PTR if in_place else flags.COPY_HOST_PTR
-        with self._telling(f"cannot allocate {values.nbytes} bytes of weights"):
-            return self._cl.Buffer(self._context, flags.READ_ONLY | how, hostbuf=values)
+        return self._buffer(f"cannot allocate {values.nbytes} bytes of weights", flags.READ_ONLY | how, hostbuf=values)
 
     def _workspace_of(self, elements: int) -> Any:
         """Return the memory that launches of one step use between them: one for all steps, which run one after the other."""
         size = FLOAT_BYTES * max(1, elements)
         if self._workspace is None or self._workspace.size < size:
-            with self._telling(f"cannot allocate {size} bytes between the launches of a step"):
-                self._workspace = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, size)
+            what = f"cannot allocate {size} bytes between the launches of a step"
+            self._workspace = self._buffer(what, self._cl.mem_flags.READ_WRITE, size)
         return self._workspace
 
     def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
@@ -279,10 +272,7 @@ class OpenclProcessor(DispatchingProcessor):
                 "buffer_origin": (at % pitch, at // pitch, 0), "host_origin": (0, 0, 0), "region": (width, rows, 1),
                 "buffer_pitches": (pitch, 0), "host_pitches": (pitch, 0),
             }  # fmt: skip
-        try:
-            self._moves.append(self._cl.enqueue_copy(self._queue, *pair, is_blocking=False, **shape))
-        except self._cl.Error as error:
-            raise self._failed("cannot move activations", error) from error
+        self._copy(*pair, **shape)
 
     # Running
 
@@ -311,16 +301,11 @@ class OpenclProcessor(DispatchingProcessor):
         return found
 
     def _launch(self, command: _Command) -> Any:
-        try:
-            return self._cl.enqueue_nd_range_kernel(self._queue, command.kernel, command.global_size, command.local_size)
-        except self._cl.Error as error:
-            raise self._failed("cannot run a kernel", error) from error
+        given = (self._queue, command.kernel, command.global_size, command.local_size)
+        return self._called("cannot run a kernel", self._cl.enqueue_nd_range_kernel, *given)
 
     def flush(self) -> None:
-        try:
-            self._queue.flush()
-        except self._cl.Error as error:
-            raise self._failed("the device fails", error) from error
+        self._called("the device fails", self._queue.flush)
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
         assert self._waiter is not None  # noqa: S101  not closed
@@ -377,8 +362,8 @@ class OpenclProcessor(DispatchingProcessor):
         return command
 
     def _word(self, address: int) -> Any:
-        for memory in self._memories:
-            offset = address - memory.data.ctypes.data
+        for begin, memory in self._memories.items():
+            offset = address - begin
             if 0 <= offset <= len(memory.data) - FLOAT_BYTES and offset % FLOAT_BYTES == 0:
                 return memory.data[offset : offset + FLOAT_BYTES]
         raise self._not_allocated("a counter lies", "place counters in a buffer from OpenclProcessor.allocate")
@@ -420,13 +405,12 @@ class OpenclProcessor(DispatchingProcessor):
         self._counter_kernels.clear()
         self._memories.clear()
 
-    @contextlib.contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Tell what failed where the driver reports an error; not for what is enqueued in each run."""
+    def _called(self, problem: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Return what a function of the driver returns; where it reports an error, tell what that is a problem of."""
         try:
-            yield
+            return function(*given, **named)
         except (self._cl.Error, MemoryError) as error:
-            raise self._failed(what, error) from error
+            raise self._failed(problem, error) from error
 
     def _failed(self, what: str, error: BaseException) -> DeviceError:
         code = self._cl.status_code.to_string(error.code, "") if isinstance(error, self._cl.Error) else ""
@@ -491,25 +475,19 @@ def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNum
     )
 
 
-def _capabilities(device: Any, options: OpenclOptions) -> Capabilities:
+def _capabilities(device: Any, options: OpenclOptions, *, late: bool) -> Capabilities:
     cl = pyopencl()
-    svm = _svm(device)
-    fine = svm & cl.device_svm_capabilities.FINE_GRAIN_BUFFER and options.sharing == Sharing.fine
-    sharing = Sharing.fine if fine else Sharing.mirrored
-    atomics = sharing == Sharing.fine and bool(svm & cl.device_svm_capabilities.ATOMICS)
+    try:
+        svm = int(device.svm_capabilities)
+    except cl.Error:  # before OpenCL 2.0
+        svm = 0
+    fine = bool(svm & cl.device_svm_capabilities.FINE_GRAIN_BUFFER) and options.sharing == Sharing.fine
     return Capabilities(
         name=str(device.name).strip(),
         version=device_versions(device),
-        sharing=sharing,
-        atomics=atomics,
+        sharing=Sharing.fine if fine else Sharing.mirrored,
+        atomics=fine and bool(svm & cl.device_svm_capabilities.ATOMICS) and not late,
         cores=(options.cores or started_cores()) if is_pocl(device) else (),
         units=int(device.max_compute_units),
         memory_bytes=int(device.max_mem_alloc_size),
     )
-
-
-def _svm(device: Any) -> int:
-    try:
-        return int(device.svm_capabilities)
-    except pyopencl().Error:  # before OpenCL 2.0
-        return 0

@@ -8,7 +8,6 @@ from edgeplan.engines.gpu.cuda import CudaOptions, CudaProcessor
 from edgeplan.engines.gpu.dispatching import DispatchingEngine
 from edgeplan.engines.gpu.opencl import OpenclProcessor
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
-from edgeplan.opencl.processor import DispatchingProcessor
 
 
 class Opencl(DispatchingEngine):
@@ -16,22 +15,16 @@ class Opencl(DispatchingEngine):
 
     name = "opencl"
 
+    processor = OpenclProcessor
+
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
-        self._options = OpenclOptions.of(settings.options)
-        find_device(self._options)
-
-    @classmethod
-    def version(cls) -> str:
-        return cls.version_for(EngineSettings())
+        find_device(OpenclOptions.of(settings.options))
 
     @classmethod
     def version_for(cls, settings: EngineSettings) -> str:
         driver = "_".join(str(find_device(OpenclOptions.of(settings.options)).driver_version).split())
         return f"{pyopencl().VERSION_TEXT}+{driver}"
-
-    def open(self, block: int, *, profiling: bool) -> DispatchingProcessor:
-        return OpenclProcessor(self._options, block, profiling=profiling)
 
 
 class Cuda(DispatchingEngine):
@@ -39,14 +32,12 @@ class Cuda(DispatchingEngine):
 
     name = "cuda"
 
+    processor = CudaProcessor
+
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
-        self._options = CudaOptions.of(settings.options)
+        CudaOptions.of(settings.options)
         Driver()
-
-    @classmethod
-    def version(cls) -> str:
-        return cls.version_for(EngineSettings())
 
     @classmethod
     def version_for(cls, settings: EngineSettings) -> str:
@@ -55,6 +46,3 @@ class Cuda(DispatchingEngine):
         version = int(driver.call("cuDriverGetVersion"))
         name = gpu_name(driver, driver.call("cuDeviceGet", options.device))
         return f"{version // 1000}.{version % 1000 // 10}+nvrtc.{driver.compiler}+{'_'.join(name.split())}"
-
-    def open(self, block: int, *, profiling: bool) -> DispatchingProcessor:
-        return CudaProcessor(self._options, block, profiling=profiling)

@@ -31,7 +31,8 @@ def converted(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, 
     """Convert the model; XNNPACK packs its weights at every start."""
     del inputs, threads
     found = folder / "model.tflite"
-    _convert(model, found)
+    values = {i.name: numpy_helper.to_array(i) for i in read_whole_model(model).graph.initializer}
+    _Lowering(load_onnx(model), values).write(found)
     return Artefact(main=found, files=(found,), outputs=model_outputs(model))
 
 
@@ -45,13 +46,6 @@ _LOWEST = float(np.finfo(np.float32).min)
 _ABSENT = -1
 _GATES = 4  # input, output, forget, cell
 _DIRECTIONS_LAST = (0, 2, 1, 3)
-
-
-def _convert(model: Path, target: Path) -> None:
-    """Write a TFLite file of an ONNX model."""
-    proto = read_whole_model(model)
-    values = {i.name: numpy_helper.to_array(i) for i in proto.graph.initializer}
-    _Lowering(load_onnx(model), values).write(target)
 
 
 class _Lowering(LoweringContext):

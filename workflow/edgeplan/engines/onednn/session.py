@@ -14,7 +14,6 @@ import numpy as np
 from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, Session, Times, random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.steps import Step
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, NHWC
 from edgeplan.runtime.library import open_library
@@ -109,9 +108,10 @@ def _nodes(program: Program, converts: Sequence[Sequence[str]]) -> tuple[tuple[E
     for step, choice, converted in zip(program.steps, program.choices, converts, strict=True):
         given = choice.variant.source if choice.kernel != "reorder" else program.home
         written = choice.variant.output if choice.kernel != "reorder" else program.home
+        moving = bool(step.members) and step.kind in ("split", "transpose", "reshape")  # its purpose is to move values
         own = -1
         for call, tensor in enumerate(converted):
-            if tensor and not _own_work(step):
+            if tensor and not moving:
                 before = after = program.layouts[tensor]
                 if tensor in step.outputs:
                     before = written
@@ -126,8 +126,3 @@ def _nodes(program: Program, converts: Sequence[Sequence[str]]) -> tuple[tuple[E
                 own = len(nodes) - 1
             columns.append(own)
     return tuple(nodes), columns
-
-
-def _own_work(step: Step) -> bool:
-    """Tell whether a step's purpose is to move values."""
-    return bool(step.members) and step.kind in ("split", "transpose", "reshape")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -15,35 +16,19 @@ _EXTERNAL = "session.optimized_model_external_initializers"
 _LEAST_BYTES = 1024  # smaller weights stay in the model's own file
 
 
-def optimised(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
-    """Save the optimised model, its weights as external data."""
-    del inputs
-    return _saved(model, folder, threads)
-
-
-def prepacked(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
-    """Save the weights as kernels pack them, too."""
-    del inputs
-    return _saved(model, folder, threads, {"session.save_external_prepacked_constant_initializers": "1"})
-
-
-def offline(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
-    """Save the optimised model for sessions that pack nothing: its weights stay pages of their file."""
-    del inputs
-    return _saved(model, folder, threads, {"session.disable_prepacking": "1"})
-
-
-def mapped(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
-    """Save the optimised model in ONNX Runtime's own format, weights within: a file that can be mapped."""
-    del inputs
-    return _saved(model, folder, threads, {"session.save_model_format": "ORT"}, "mapped.ort")
-
-
 def _saved(
-    model: Path, folder: Path, threads: int, entries: Mapping[str, str] | None = None, name: str = "optimised.onnx"
+    model: Path,
+    inputs: Mapping[str, tuple[int, ...]],
+    folder: Path,
+    threads: int,
+    *,
+    name: str = "optimised.onnx",
+    **entries: str,
 ) -> Artefact:
+    """Save the optimised model, by a session with these entries; weights of an ONNX file as external data."""
+    del inputs
     found, weights = folder / name, folder / "weights.bin"
-    options = session_options(threads, entries or {})
+    options = session_options(threads, {f"session.{entry}": value for entry, value in entries.items()})
     options.optimized_model_filepath = str(found)
     if found.suffix == ".onnx":
         options.add_session_config_entry(f"{_EXTERNAL}_file_name", weights.name)
@@ -51,6 +36,15 @@ def _saved(
     ort.InferenceSession(str(model), options, ["CPUExecutionProvider"])
     files = tuple(path for path in (found, weights) if path.is_file())
     return Artefact(main=found, files=files, note="blocked layouts of this machine: not portable")
+
+
+optimised = _saved
+#: With the weights as kernels pack them, too.
+prepacked = partial(_saved, save_external_prepacked_constant_initializers="1")
+#: For sessions that pack nothing: weights stay pages of their file.
+offline = partial(_saved, disable_prepacking="1")
+#: In ONNX Runtime's own format, weights within: a file that can be mapped.
+mapped = partial(_saved, save_model_format="ORT", name="mapped.ort")
 
 
 def external(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:

@@ -215,7 +215,7 @@ def wanted_inputs(path: Path, wanted: Preparation, most: int) -> dict[str, Array
     given = give_inputs(model, wanted, str(path))
     held = {tensor.name for tensor in model.graph.initializer}
     asked = [
-        _Input(
+        (
             one.name,
             tuple(dim.dim_value for dim in one.type.tensor_type.shape.dim),
             helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type).name
@@ -226,12 +226,6 @@ def wanted_inputs(path: Path, wanted: Preparation, most: int) -> dict[str, Array
         if one.name not in held
     ]
     return {**_drawn(asked, most), **given}
-
-
-class _Input(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    type: str
 
 
 def _domain(node: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
@@ -311,17 +305,18 @@ def _profiled(
     wanted.optimized_model_filepath = str(optimised)
     (folder / _NOWHERE).symlink_to(os.devnull)
     session = ort.InferenceSession(str(file), wanted, providers=["CPUExecutionProvider"])
+    asked = [(one.name, one.shape, one.type.removeprefix("tensor(").removesuffix(")")) for one in session.get_inputs()]
     try:
-        session.run(None, {**_drawn(session.get_inputs(), 2), **given})
+        session.run(None, {**_drawn(asked, 2), **given})
     except Exception:  # noqa: BLE001  of an axis of one there is no place 1
-        session.run(None, {**_drawn(session.get_inputs(), 1), **given})
+        session.run(None, {**_drawn(asked, 1), **given})
     events = json.loads(Path(session.end_profiling()).read_text())
     began = max(event["ts"] for event in events if event["name"] == "model_run")
     return onnx.load(optimised, load_external_data=False), [event for event in events if event["ts"] >= began]
 
 
-def _drawn(inputs: Sequence[Any], most: int) -> dict[str, Array]:
-    """Draw inputs as `random_inputs` does, integers below `most`."""
+def _drawn(inputs: Iterable[tuple[str, Sequence[int], str]], most: int) -> dict[str, Array]:
+    """Draw inputs of a name, shape and type as `random_inputs` does, integers below `most`."""
     rng = np.random.default_rng(0)
 
     def values(shape: Sequence[int], kind: str) -> Array:
@@ -331,7 +326,7 @@ def _drawn(inputs: Sequence[Any], most: int) -> dict[str, Array]:
             return np.asarray(rng.random(shape, dtype=np.float32) * 0.95 + 0.05, _DTYPES.get(kind, kind))
         return rng.integers(0, most, shape).astype(kind)
 
-    return {one.name: values(one.shape, one.type.removeprefix("tensor(").removesuffix(")")) for one in inputs}
+    return {name: values(shape, kind) for name, shape, kind in inputs}
 
 
 def _ran(events: Sequence[Mapping[str, Any]], graphs: Sequence[Sequence[onnx.NodeProto]]) -> list[_Ran]:

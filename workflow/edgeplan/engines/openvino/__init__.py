@@ -6,11 +6,11 @@ from types import MappingProxyType
 
 from edgeplan.engines.description import Description, Setting
 
-_START = "edgeplan.engines.openvino.start"
+_START, _SESSION = "edgeplan.engines.openvino.start", "edgeplan.engines.openvino.session"
 ENGINE = Description(
     "openvino",
     "pip install 'edgeplan[openvino]'",
-    "edgeplan.engines.openvino.session:OpenVino",
+    f"{_SESSION}:OpenVino",
     MappingProxyType(
         {
             "openvino": Setting(_START, "openvino", "OpenVINO"),
@@ -18,7 +18,7 @@ ENGINE = Description(
                 _START,
                 "openvino",
                 "OpenVINO, mapped",
-                "edgeplan.engines.openvino.cold:mapped",
+                f"{_SESSION}:mapped",
                 {"config": {"ENABLE_MMAP": True}},
             ),
         }

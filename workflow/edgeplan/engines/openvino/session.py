@@ -14,8 +14,9 @@ import numpy as np
 import openvino as ov
 
 from edgeplan.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
+from edgeplan.engines.cold import Artefact
 from edgeplan.engines.mapping import complete_members
-from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.ir import Graph
 
 #: Node types of the runtime model that hold no work of their own.
 _PASSIVE = frozenset({"Input", "Const", "Output", "Result", "Parameter"})
@@ -39,11 +40,8 @@ def _map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
         names = [n for n in _info(op, "originalLayersNames").split(",") if n]
         named[op.get_friendly_name()] = [by_output.get(n, n) for n in names if n in graph.by_name or n in by_output]
     named |= _sequences(graph, active)
-
-    def claims(_node: str, _op: Operator) -> bool:
-        return False  # the runtime model names every operator it fuses behind another
-
-    members = complete_members(graph, {k: v for k, v in named.items() if v}, claims)
+    # nothing is claimed: the runtime model names every operator it fuses behind another
+    members = complete_members(graph, {k: v for k, v in named.items() if v}, lambda *_: False)
     _add_parts(active, members)
     carried: dict[str, str] = {}  # engine node -> original activation it writes
     for op in ops:
@@ -128,6 +126,14 @@ class OpenVino(Engine):
 
     def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
         return _OvProfiledSession(self._compile(model, counters=True), graph)
+
+
+def mapped(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
+    """Save the model in OpenVINO's own format, which it maps, and still packs what its kernels want packed."""
+    del inputs, threads
+    found, weights = folder / "mapped.xml", folder / "mapped.bin"
+    ov.save_model(ov.Core().read_model(str(model)), str(found), compress_to_fp16=False)
+    return Artefact(main=found, files=(found, weights))
 
 
 class _OvSession(Session):

@@ -67,7 +67,8 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
             for seed in range(_INPUTS):
                 rng = np.random.default_rng(seed)
                 drawn.append({i.name: _drawn(rng, i.shape, i.type) for i in second.get_inputs()})
-                before.append({name: _as(value, types[name]) for name, value in (drawn[-1] | fixed).items()})
+                given = (drawn[-1] | fixed).items()
+                before.append({name: value.astype(_numpy_type(types[name]), copy=False) for name, value in given})
             expected, found = [first.run(None, given) for given in before], [second.run(None, given) for given in drawn]
             each = [*zip(found, expected, strict=True)]
             errors, allowed = [relative_error(*pair) for pair in each], [tolerance] * _INPUTS
@@ -101,7 +102,3 @@ def _drawn(rng: np.random.Generator, shape: list[int], kind: str) -> Array:
     if np.issubdtype(found, np.floating):
         return np.asarray(rng.standard_normal(shape).astype(found))
     return np.asarray(rng.integers(0, 2, shape).astype(found))
-
-
-def _as(value: Array, kind: str) -> Array:
-    return value.astype(_numpy_type(kind), copy=False)

@@ -163,7 +163,7 @@ def leave_outside(model: onnx.ModelProto, path: Path | None) -> None:
             continue
         place = place_of(tensor.name, tensor, str(path))
         left = _Left(str(path), place.location, tensor.data_type)
-        _point(tensor, json.dumps(left), place.offset, place.length)
+        point(tensor, json.dumps(left), place.offset, place.length)
 
 
 def read_whole_model(path: Path) -> onnx.ModelProto:
@@ -180,14 +180,14 @@ def held_values(tensor: TensorProto) -> npt.NDArray[Any]:
         return np.asarray(numpy_helper.to_array(tensor))
     left = _left(tensor)
     stored = TensorProto(data_type=left.kind, dims=tensor.dims, data_location=TensorProto.EXTERNAL)
-    _point(stored, left.location, place_of(tensor.name, tensor, left.model).offset, None)
+    point(stored, left.location, place_of(tensor.name, tensor, left.model).offset, None)
     values = constant_values(tensor.name, stored, Path(left.model), left.model)
     return values.astype(helper.tensor_dtype_to_np_dtype(tensor.data_type), copy=False)
 
 
 def take_as(tensor: TensorProto, kind: int) -> None:
     """Have a constant that is left outside be of another type than its values in the file."""
-    _point(tensor, _location(tensor), place_of(tensor.name, tensor, "").offset, None)
+    point(tensor, _location(tensor), place_of(tensor.name, tensor, "").offset, None)
     tensor.data_type = kind
 
 
@@ -229,7 +229,7 @@ def as_files_say(model: onnx.ModelProto) -> None:
         left = _left(tensor)
         same = left.kind == tensor.data_type
         length = entries.get("length")
-        _point(tensor, left.location if same else "", int(entries["offset"]), int(length) if length and same else None)
+        point(tensor, left.location if same else "", int(entries["offset"]), int(length) if length and same else None)
 
 
 def save(model: onnx.ModelProto, target: Path) -> Path:
@@ -245,8 +245,10 @@ def save(model: onnx.ModelProto, target: Path) -> Path:
         with ScratchFolder(f".{target.name}.", target.parent) as folder:
             with (Path(folder) / weights).open("wb") as file:
                 for tensor in messages_of(model, TensorProto):
-                    if tensor.data_location == TensorProto.EXTERNAL:
-                        _put_down(tensor, file, weights, _kept(tensor, target))
+                    if tensor.data_location == TensorProto.EXTERNAL and (stays := _kept(tensor, target)):
+                        point(tensor, stays, place_of(tensor.name, tensor, "").offset, None)
+                    elif tensor.data_location == TensorProto.EXTERNAL:
+                        _append(tensor, np.ascontiguousarray(held_values(tensor)).data, file, weights)
                     elif not inside and len(tensor.raw_data) >= _LEAST_OUTSIDE_BYTES:
                         _append(tensor, tensor.raw_data, file, weights)
                 used = file.tell() > 0
@@ -265,19 +267,12 @@ def _kept(tensor: TensorProto, target: Path) -> str:
     return left.location if beside and left.kind == tensor.data_type else ""
 
 
-def _put_down(tensor: TensorProto, file: BinaryIO, weights: str, kept: str) -> None:
-    if kept:
-        _point(tensor, kept, place_of(tensor.name, tensor, "").offset, None)
-    else:
-        _append(tensor, np.ascontiguousarray(held_values(tensor)).data, file, weights)
-
-
 def _append(tensor: TensorProto, values: Any, file: BinaryIO, weights: str) -> None:
     offset = file.tell()
     size = file.write(values)
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
-    _point(tensor, weights, offset, size)
+    point(tensor, weights, offset, size)
 
 
 def _location(tensor: TensorProto) -> str:
@@ -288,7 +283,8 @@ def _left(tensor: TensorProto) -> _Left:
     return _Left(*json.loads(_location(tensor)))
 
 
-def _point(tensor: TensorProto, location: str, offset: int, length: int | None) -> None:
+def point(tensor: TensorProto, location: str, offset: int, length: int | None) -> None:
+    """Say where in which other file the values of a tensor lie."""
     del tensor.external_data[:]
     for key, value in (("location", location), ("offset", offset), ("length", length)):
         if value is not None:

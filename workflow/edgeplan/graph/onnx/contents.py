@@ -20,6 +20,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Tensor
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.onnx.constants import constant_tensor, element_type, held_value, is_known_type
+from edgeplan.graph.operators.base import copied
 from edgeplan.graph.shapes import NEXT_STEP, of_type
 from edgeplan.support.topology import topological
 
@@ -243,8 +244,7 @@ def _named(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     for index, node in enumerate(nodes):
         if node.op_type == "Constant":
             continue
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = copied(node)
         copy.domain = ""
         copy.name = name = node.name or f"{node.op_type.lower()}_{index}"
         if node.op_type not in TRANSPARENT:

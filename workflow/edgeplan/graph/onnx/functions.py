@@ -8,7 +8,7 @@ arithmetic that `patterns` knows again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -20,17 +20,9 @@ from onnx import TensorProto, defs, helper, inliner, numpy_helper
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
+from edgeplan.graph.onnx import rewriting
 from edgeplan.graph.onnx.contents import BEFORE_FUSION
-from edgeplan.graph.onnx.rewriting import (
-    MICROSOFT,
-    OWN_DOMAINS,
-    Rewriting,
-    known_tensors,
-    light,
-    names_in,
-    operator_key,
-    opset_of,
-)
+from edgeplan.graph.onnx.rewriting import MICROSOFT, Rewriting, Way
 from edgeplan.graph.shapes import Shape, free
 
 _OF_ONE_AXIS = 13  # Hardmax
@@ -401,7 +393,7 @@ def _eye(of: Rewriting) -> None:
 
 
 #: How each operator is written, by its domain and name.
-WRITTEN: Mapping[tuple[str, str], Callable[[Rewriting], None]] = MappingProxyType(
+WRITTEN: Mapping[tuple[str, str], Way] = MappingProxyType(
     {
         ("", "Mean"): lambda of: of.hand_out(of.do("Mul", of.do("Sum", *of.node.input), of.number(1 / len(of.node.input)))),
         ("", "ThresholdedRelu"): _threshold,
@@ -441,31 +433,31 @@ WRITTEN: Mapping[tuple[str, str], Callable[[Rewriting], None]] = MappingProxyTyp
 
 def is_composed(model: onnx.ModelProto) -> bool:
     """Tell whether a model holds operators that are written as others here."""
-    opset = opset_of(model)
+    opset = rewriting.opset_of(model)
     return any(_way(node, opset) or _has_function(node, opset) for node in model.graph.node)
 
 
-def _way(node: onnx.NodeProto, opset: int) -> Callable[[Rewriting], None] | None:
+def _way(node: onnx.NodeProto, opset: int) -> Way | None:
     known = node.op_type == "LayerNormalization" and opset >= _LAYER_NORMALIZATION
-    return None if known else WRITTEN.get(operator_key(node))
+    return None if known else WRITTEN.get(rewriting.operator_key(node))
 
 
 def _has_function(node: onnx.NodeProto, opset: int) -> bool:
     """Tell whether ONNX defines an operator by others, and it is not known here, or in another form."""
-    if node.domain not in OWN_DOMAINS or node.op_type in _NOT_WRITTEN or not defs.has(node.op_type, opset):
+    if node.domain not in rewriting.OWN_DOMAINS or node.op_type in _NOT_WRITTEN or not defs.has(node.op_type, opset):
         return False
     schema = defs.get_schema(node.op_type, opset)
     defined = schema.has_function or schema.has_context_dependent_function
     return defined and (schema.deprecated or node.op_type not in KNOWN_ONNX_TYPES)
 
 
-def drop_idle(model: onnx.ModelProto) -> bool:
+def drop_idle(model: onnx.ModelProto, source: str) -> bool:
     """Leave out what functions do in case, and tell whether there was any: sums with zeros, choices that a constant decides."""
-    known, found = known_tensors(model), list[str]()
+    known, found = rewriting.known_tensors(model, source), list[str]()
+    places = {"Add": ((0, 1), (1, 0)), "Where": ((0, 2),)}  # the first is all zeros, the second is what is left
 
     def write(of: Rewriting) -> None:
-        places = {"Add": ((0, 1), (1, 0)), "Where": ((0, 2),)}.get(of.node.op_type, ())
-        for place, other in places:  # the first is all zeros, the second is what is left
+        for place, other in places[of.node.op_type]:
             value, kept = of.value(of.node.input[place]), of.node.input[other]
             same = kept in known and known[kept] == known.get(of.node.output[0])
             if value is not None and not value.any() and same:
@@ -473,22 +465,22 @@ def drop_idle(model: onnx.ModelProto) -> bool:
                 return
         of.keep()
 
-    Rewriting(model.graph).run(write)
+    Rewriting(model.graph, source).run(lambda node: write if node.op_type in places else None)
     return bool(found)
 
 
 def plain_functions(model: onnx.ModelProto, source: str) -> None:
     """Write operators of a model that are made up of others as these; those that need shapes once they are known."""
-    opset, before = opset_of(model), list[str]()
+    opset, before, static = rewriting.opset_of(model), list[str](), set[str]()
 
-    def write(of: Rewriting) -> None:
-        shapes = [of.known.get(name, (0, None))[1] for name in of.node.input if name]
-        known = not any(shape is None or -1 in shape for shape in shapes)
-        ((known and _way(of.node, opset)) or Rewriting.keep)(of)
+    def way_of(node: onnx.NodeProto) -> Way | None:
+        return _way(node, opset) if static.issuperset(node.input) else None
 
     while before != (before := [node.op_type for node in model.graph.node]) and is_composed(model):
         _inline(model, opset, source)
-        Rewriting(model.graph, source, opset, known_tensors(model)).run(write)
+        known = rewriting.known_tensors(model, source)
+        static = {"", *(name for name, (_, shape) in known.items() if shape is not None and -1 not in shape)}
+        Rewriting(model.graph, source, opset, known).run(way_of)
 
 
 def _inline(model: onnx.ModelProto, opset: int, source: str) -> None:
@@ -496,7 +488,7 @@ def _inline(model: onnx.ModelProto, opset: int, source: str) -> None:
     found = {node.op_type for node in model.graph.node if _has_function(node, opset) and not _way(node, opset)}
     if not found:
         return
-    whole = light(model)
+    whole = rewriting.light(model)
     for node in whole.graph.node:
         if node.op_type in found:  # the inliner takes no defaults
             given = {attribute.name for attribute in node.attribute}
@@ -504,7 +496,7 @@ def _inline(model: onnx.ModelProto, opset: int, source: str) -> None:
             node.attribute.extend(value for value in defaults if value.name and value.name not in given)
     given = {value.name for value in whole.graph.input}
     whole.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))  # of what is left out
-    for name, (kind, shape) in known_tensors(model).items():
+    for name, (kind, shape) in rewriting.known_tensors(model, source).items():
         if kind and name not in given:
             told = helper.make_tensor_value_info(name, kind, shape and [size if size >= 0 else None for size in shape])
             whole.graph.value_info.append(told)
@@ -514,7 +506,10 @@ def _inline(model: onnx.ModelProto, opset: int, source: str) -> None:
         reason = str(error).strip().splitlines()[0]
         what = f"{', '.join(sorted(found))} cannot be written as plain operators: {reason}"
         raise ModelError(what, where=source, next_step="export the model again with an earlier opset") from error
-    before, maxima = names_in(model.graph), {node.output[0] for node in whole.graph.node if node.op_type == "ReduceMax"}
+    before, maxima = (
+        rewriting.names_in(model.graph),
+        {node.output[0] for node in whole.graph.node if node.op_type == "ReduceMax"},
+    )
     lowest = numpy_helper.from_array(np.array(np.finfo(np.float32).min, np.float32), free("lowest", before))
     for node in whole.graph.node:
         if node.op_type == "Equal" and node.input[0] in maxima and node.output[0] not in before:

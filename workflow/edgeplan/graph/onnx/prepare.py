@@ -209,12 +209,12 @@ def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, pat
     _give_shapes(model, wanted, source)
     plain_operators(model, source)
     found = _folded(model, source)
-    if branches := plain_branches(found):
+    if branches := plain_branches(found, source):
         log.info("both branches of %d nodes If are computed, since which one is taken depends on data", branches)
     found = _written_out(found, source)
     if _is_written_anew(found):
-        known = known_tensors(found)
-        plain_scalers(found)
+        known = known_tensors(found, source)
+        plain_scalers(found, source)
         plain_operators(found, source)
         plain_constants(found, known, source)
         plain_products(found, known, source)
@@ -242,12 +242,12 @@ def _written_out(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
         return model
     plain_functions(model, source)
     found = _folded(model, source)
-    return _folded(found, source) if drop_idle(found) else found
+    return _folded(found, source) if drop_idle(found, source) else found
 
 
 def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
     found = _folded_once(model, source)
-    while fold_choices(found):  # what follows from one may be sorted again
+    while fold_choices(found, source):  # what follows from one may be sorted again
         found = _folded_once(found, source)
     return found
 

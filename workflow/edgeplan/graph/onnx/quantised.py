@@ -6,7 +6,7 @@ stand for. Sums of products of bytes (`MatMulInteger`) are exact up to 2^24 and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edgeplan.graph.onnx.rewriting import MICROSOFT, Array, Known, Rewriting, operator_key, opset_of
+from edgeplan.graph.onnx.rewriting import MICROSOFT, Array, Known, Rewriting, Way, operator_key, opset_of
 from edgeplan.graph.onnx.stored import read_as_weights
 from edgeplan.graph.operators.base import copied
 from edgeplan.graph.operators.quantising import check_scale
@@ -88,11 +88,11 @@ def _gemm(of: Rewriting) -> None:
         of.do("Gemm", *reads, into=of.node.output[0], **_kept(of))
 
 
-def _pair(op_type: str) -> Callable[[Rewriting], None]:
+def _pair(op_type: str) -> Way:
     return lambda of: _bytes(of, of.do(op_type, _numbers(of, 0, 1, 2), _numbers(of, 3, 4, 5)), 6, 7)
 
 
-def _single(op_type: str) -> Callable[[Rewriting], None]:
+def _single(op_type: str) -> Way:
     return lambda of: _bytes(of, of.do(op_type, _numbers(of, 0, 1, 2), **_kept(of)), 3, 4)
 
 
@@ -101,7 +101,7 @@ def _concat(of: Rewriting) -> None:
     _bytes(of, of.do("Concat", *reads, **_kept(of)), 0, 1)
 
 
-def _integers(op_type: str, axis: int) -> Callable[[Rewriting], None]:
+def _integers(op_type: str, axis: int) -> Way:
     """Products of whole numbers: bytes less their zero points."""
 
     def written(of: Rewriting) -> None:
@@ -156,8 +156,13 @@ def _quantised(of: Rewriting, written: str = "", scale: str = "", zero: str = ""
     return of.do("QuantizeLinear", numbers, scale, zero, into=written), scale, zero
 
 
+def _of_own_domain(of: Rewriting) -> None:
+    of.do(of.node.op_type, *of.node.input, into=of.node.output[0], **of.attributes)
+
+
+_BETWEEN = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: How each operator is written; those of Microsoft's domain by its name before theirs.
-_WRITTEN: Mapping[tuple[str, str], Callable[[Rewriting], object]] = MappingProxyType(
+_WRITTEN: Mapping[tuple[str, str], Way] = MappingProxyType(
     {
         ("", "QLinearConv"): _convolution,
         ("", "QLinearMatMul"): lambda of: _bytes(
@@ -179,9 +184,9 @@ _WRITTEN: Mapping[tuple[str, str], Callable[[Rewriting], object]] = MappingProxy
         ),
         (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
         (MICROSOFT, "DynamicQuantizeLSTM"): _dynamic_lstm,
+        **dict.fromkeys(((MICROSOFT, name) for name in _BETWEEN), _of_own_domain),
     }
 )
-_BETWEEN = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
@@ -202,17 +207,7 @@ def rounds_to_bytes(model: onnx.ModelProto) -> bool:
 
 def plain_operators(model: onnx.ModelProto, source: str) -> None:
     """Write quantised operators of a model as plain ones between QuantizeLinear and DequantizeLinear."""
-
-    def write(of: Rewriting) -> None:
-        if way := _WRITTEN.get(operator_key(of.node)):
-            way(of)
-        elif of.node.op_type in _BETWEEN and of.node.domain == MICROSOFT:
-            of.do(of.node.op_type, *of.node.input, into=of.node.output[0], **of.attributes)
-        else:
-            of.keep()
-
-    if is_quantised(model):
-        Rewriting(model.graph, source).run(write)
+    Rewriting(model.graph, source).run(lambda node: _WRITTEN.get(operator_key(node)))
 
 
 def plain_constants(model: onnx.ModelProto, known: Known, source: str) -> None:
@@ -223,23 +218,22 @@ def plain_constants(model: onnx.ModelProto, known: Known, source: str) -> None:
     rewriting = Rewriting(model.graph, source, opset_of(model), known)
     weights = read_as_weights(model.graph, rewriting.constants)
 
-    def write(of: Rewriting) -> None:
-        if of.node.op_type not in _BETWEEN:
-            _around(of)
-        elif of.node.output[0] in weights and (stored := _stored(of)) is not None:
+    def between(of: Rewriting) -> None:
+        if of.node.output[0] in weights and (stored := _stored(of)) is not None:
             of.keep(stored)
         elif (found := _computed(of)) is not None:
             of.constant(found, of.node.output[0])
         else:
             of.keep(_with_zero(of))
 
-    rewriting.run(write)
+    ways: Mapping[str, Way] = dict.fromkeys(_BETWEEN, between) | dict.fromkeys(_ON_VALUES, _around)
+    rewriting.run(lambda node: ways.get(node.op_type))
 
 
 def _around(of: Rewriting) -> None:
     """Keep a node, on the numbers of its bytes where it picks these."""
     node, kind = of.node, of.known.get(of.read(0), (0, None))[0]
-    if node.op_type not in _ON_VALUES or kind not in _BYTES:
+    if kind not in _BYTES:
         of.keep()
         return
     plain = copied(node)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
+from edgeplan.errors import ModelError
 from edgeplan.graph.onnx.constants import MOST_SMALL, held_value, held_values
 from edgeplan.graph.operators.base import attributes_of, copied, input_of, refuse
 from edgeplan.graph.shapes import Shape
@@ -22,6 +23,7 @@ Array = npt.NDArray[Any]
 #: Element types and shapes of tensors, as far as they are known.
 Known = Mapping[str, tuple[int, Shape | None]]
 OWN_DOMAINS, MICROSOFT = ("", "ai.onnx"), "com.microsoft"
+_NEXT = "correct the node, or export the model again: the file may be corrupt"
 #: Of the operator Scaler.
 _CLASSICAL = "ai.onnx.ml"
 #: A term of the equation of an Einsum.
@@ -58,25 +60,32 @@ class Rewriting:
         self._graph, self._nodes, self._new = graph, list[onnx.NodeProto](), list[TensorProto]()
         self._count = 0
         self._taken = names_in(graph)
-        self.name, self.node = "", onnx.NodeProto()
+        self.name, self.node, self.attributes = "", onnx.NodeProto(), dict[str, Any]()
         self.constants: dict[str, TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant" and (value := held_value(node)) is not None:
                 self.constants[node.output[0]] = value
 
-    def run(self, write: Callable[[Rewriting], None]) -> None:
-        """Have a function write what stands for each node, and put all that into the graph."""
+    def run(self, way_of: Callable[[onnx.NodeProto], Way | None]) -> None:
+        """Have nodes that have a way written by it, and put all that into the graph; others stay.
+
+        ModelError for a node that lacks what its operator has.
+        """
+        if not any(map(way_of, self._graph.node)):
+            return
         for node in self._graph.node:
             self.node, self.name = node, node.name or next(iter(node.output), "")
-            write(self)
+            if (way := way_of(node)) is None:
+                self.keep()
+                continue
+            try:
+                self.attributes = attributes_of(node)
+                way(self)
+            except (LookupError, ValueError, TypeError, AttributeError) as error:  # the checker has not seen the node
+                self.refuse(f"with inputs, outputs or attributes that do not fit: {error}", _NEXT)
         del self._graph.node[:]
         self._graph.node.extend(self._nodes)
         self._graph.initializer.extend(self._new)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Return the attributes of the node being replaced."""
-        return attributes_of(self.node)
 
     def get(self, name: str, default: Any) -> Any:
         """Return an attribute, or what it is where it is not given."""
@@ -165,6 +174,10 @@ class Rewriting:
         return math.prod(self.constants[name].dims) if name in self.constants else 1
 
 
+#: What writes the nodes that stand for one.
+Way = Callable[[Rewriting], object]
+
+
 def light(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose larger constants are inputs: ONNX's own tools copy it, and need no weights."""
     body = onnx.GraphProto(name="model", node=model.graph.node, input=model.graph.input, output=model.graph.output)
@@ -176,14 +189,17 @@ def light(model: onnx.ModelProto) -> onnx.ModelProto:
     return helper.make_model(body, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
-def known_tensors(model: onnx.ModelProto) -> dict[str, tuple[int, Shape | None]]:
+def known_tensors(model: onnx.ModelProto, source: str) -> dict[str, tuple[int, Shape | None]]:
     """Return element type and shape of what the nodes of a model read and write, as far as ONNX's inference knows them.
 
     Large constants take no part in it; sizes that are not known are -1, without a rank the shape is None.
     """
     bare = light(model)
     del bare.graph.output[:]
-    found = shape_inference.infer_shapes(bare, data_prop=True).graph
+    try:
+        found = shape_inference.infer_shapes(bare, data_prop=True).graph
+    except shape_inference.InferenceError as error:
+        raise ModelError(f"not a valid ONNX model: {str(error).splitlines()[0]}", where=source, next_step=_NEXT) from error
     known = dict[str, tuple[int, Shape | None]]()
     for value in (*found.value_info, *found.input, *found.output):
         kind = value.type.tensor_type
@@ -192,24 +208,20 @@ def known_tensors(model: onnx.ModelProto) -> dict[str, tuple[int, Shape | None]]
     return known | {tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer}
 
 
-def plain_scalers(model: onnx.ModelProto) -> None:
+def plain_scalers(model: onnx.ModelProto, source: str) -> None:
     """Write each Scaler of a model, of classical learning, as (x - offset) x scale; these are of the last axis."""
 
     def write(of: Rewriting) -> None:
-        if operator_key(of.node) != (_CLASSICAL, "Scaler"):
-            of.keep()
-            return
         found = of.do("Cast", of.read(0), to=TensorProto.FLOAT)
         for op_type, name in (("Sub", "offset"), ("Mul", "scale")):
             if value := of.get(name, ()):
                 found = of.do(op_type, found, of.constant(np.array(value, np.float32)))
         of.hand_out(found)
 
-    if any(node.domain == _CLASSICAL for node in model.graph.node):
-        Rewriting(model.graph).run(write)
+    Rewriting(model.graph, source).run(lambda node: write if operator_key(node) == (_CLASSICAL, "Scaler") else None)
 
 
-def plain_branches(model: onnx.ModelProto) -> int:
+def plain_branches(model: onnx.ModelProto, source: str) -> int:
     """Write every `If` of a model as its two branches and a `Where`, if these write the same static shapes; how many.
 
     A branch computes and changes nothing, so that to compute both is right; it takes the time of both. Branches that write
@@ -219,8 +231,8 @@ def plain_branches(model: onnx.ModelProto) -> int:
         return 0
     both = onnx.ModelProto()
     both.CopyFrom(model)
-    outputs = _written_out(both.graph)
-    known = {name: shape for name, (_, shape) in known_tensors(both).items()}
+    outputs = _written_out(both.graph, source)
+    known = {name: shape for name, (_, shape) in known_tensors(both, source).items()}
     if not all(_same(known.get(one), known.get(other)) for pair in outputs.values() for one, other in pair):
         return 0
     model.graph.CopyFrom(both.graph)
@@ -231,12 +243,12 @@ def _same(one: Shape | None, other: Shape | None) -> bool:
     return one is not None and one == other and min(one, default=1) > 0
 
 
-def _written_out(graph: onnx.GraphProto) -> Mapping[str, list[tuple[str, str]]]:
+def _written_out(graph: onnx.GraphProto, source: str) -> Mapping[str, list[tuple[str, str]]]:
     """Write branches out in their places; what both write for each output, by the name of the node that chose."""
     found = dict[str, list[tuple[str, str]]]()
 
     def write(of: Rewriting) -> None:
-        branches = [of.get(name, None) for name in ("then_branch", "else_branch")] if of.node.op_type == "If" else [None]
+        branches = [of.get(name, None) for name in ("then_branch", "else_branch")]
         if not all(map(_is_flat, branches)):
             of.keep()
             return
@@ -246,7 +258,7 @@ def _written_out(graph: onnx.GraphProto) -> Mapping[str, list[tuple[str, str]]]:
         for output, (one, other) in zip(of.node.output, found[of.name], strict=True):
             of.do("Where", scalar, one, other, into=output)
 
-    Rewriting(graph).run(write)
+    Rewriting(graph, source).run(lambda node: write if node.op_type == "If" else None)
     return found
 
 
@@ -269,13 +281,12 @@ def _inlined(branch: onnx.GraphProto, of: Rewriting) -> list[str]:
     return [names.get(output.name, output.name) for output in branch.output]
 
 
-def fold_choices(model: onnx.ModelProto) -> bool:
+def fold_choices(model: onnx.ModelProto, source: str) -> bool:
     """Write every TopK of constants as the constants that it chooses, and tell whether there was one: no optimizer does."""
     folded = list[onnx.NodeProto]()
 
     def write(of: Rewriting) -> None:
-        chosen = _chosen(of) if of.node.op_type == "TopK" else None
-        if chosen is None:
+        if (chosen := _chosen(of)) is None:
             of.keep()
             return
         folded.append(of.node)
@@ -283,8 +294,7 @@ def fold_choices(model: onnx.ModelProto) -> bool:
             if name:
                 of.constant(value, name)
 
-    if any(node.op_type == "TopK" for node in model.graph.node):
-        Rewriting(model.graph).run(write)
+    Rewriting(model.graph, source).run(lambda node: write if node.op_type == "TopK" else None)
     return bool(folded)
 
 
@@ -320,15 +330,8 @@ def plain_products(model: onnx.ModelProto, known: Known, source: str) -> None:
     Operands are multiplied from the left to the right. Axes that two of them share are summed over by a product of matrices as
     soon as nothing else needs them.
     """
-
-    def write(of: Rewriting) -> None:
-        if of.node.op_type == "Einsum":
-            _Einsum(of).run()
-        else:
-            of.keep()
-
-    if any(node.op_type == "Einsum" for node in model.graph.node):
-        Rewriting(model.graph, source, opset_of(model), known).run(write)
+    rewriting = Rewriting(model.graph, source, opset_of(model), known)
+    rewriting.run(lambda node: (lambda of: _Einsum(of).run()) if node.op_type == "Einsum" else None)
 
 
 class _Einsum:

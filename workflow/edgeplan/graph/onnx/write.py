@@ -22,6 +22,7 @@ from onnx import TensorProto, helper
 
 from edgeplan.graph.index_limits import PICKING
 from edgeplan.graph.ir import Attribute, Graph, Operator, Shape, Tensor
+from edgeplan.graph.onnx.constants import point
 from edgeplan.graph.operators.products import operands_in_place
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.shapes import FLOAT32
@@ -212,8 +213,7 @@ def _fields(message: Message, first: int, end: int = 1 << 29) -> bytes:
 
 def _outside(tensor: TensorProto, location: str, offset: int, size: int) -> bytes:
     told = TensorProto(data_location=TensorProto.EXTERNAL)
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
-        told.external_data.add(key=key, value=value)
+    point(told, location, offset, size)
     place: bytes = told.SerializeToString()
     return _fields(tensor, 0, _RAW_DATA) + place
 

@@ -20,8 +20,10 @@ from edgeplan.support.lazy import lazily
 
 if TYPE_CHECKING:
     import onnx
+
+    Node = onnx.NodeProto
 else:  # operators are known where models are run, too, and these need no onnx
-    onnx = lazily("onnx")
+    onnx, Node = lazily("onnx"), Any
 
 #: Stands behind an operator's output in the names of activations between its steps, which are of the type that it writes.
 INNER = ":inner"
@@ -247,6 +249,10 @@ FOLD = "fold constants, or export with fixed weights"
 ELSEWHERE = "run it on another engine"
 
 
+#: Roles of constants that are no integers.
+_NUMBERS_AS_CONSTANTS = frozenset({"", "min", "max", "exponent", "constant_value", "roi", "scales"})
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorSpec:
     """A specification describes an ONNX operator.
@@ -258,7 +264,6 @@ class OperatorSpec:
         rank: as an anchor of fused kernels.
         constants: roles of its inputs that are constants and kept as attributes, by place; "" is an operand.
         inputs_since: opset from which on they are inputs; attributes before.
-        integers: those of these roles whose values are 64-bit integers.
         ordered: whether it matters where among the activations a weight stands.
         form: brings a node to the form that the graph knows.
         check: what it takes for granted of the tensors that it reads.
@@ -275,7 +280,6 @@ class OperatorSpec:
     kinds: tuple[str, ...] = ()
     rank: int = CHEAP
     constants: tuple[str, ...] = ()
-    integers: frozenset[str] = frozenset()
     inputs_since: int = 1
     ordered: bool = False
     form: Form | None = None
@@ -285,6 +289,11 @@ class OperatorSpec:
     inexact: Check | None = None
     computed: frozenset[str] = frozenset()
     elements: frozenset[str] = frozenset({FLOAT32})
+
+    @property
+    def integers(self) -> frozenset[str]:
+        """Return those of the constants' roles whose values are integers."""
+        return frozenset(self.constants) - _NUMBERS_AS_CONSTANTS
 
     @property
     def all_kinds(self) -> tuple[str, ...]:

@@ -12,19 +12,8 @@ from types import MappingProxyType
 
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import (
-    ANY,
-    BYTES,
-    COPY,
-    INTEGERS,
-    NUMBERS,
-    PAIR,
-    OperatorSpec,
-    Part,
-    axis_of,
-    kernel_part,
-    moved,
-)
+from edgeplan.graph.operators import base
+from edgeplan.graph.operators.base import OperatorSpec, Part
 from edgeplan.graph.operators.copies import slice_ranges
 from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import GATHERED
@@ -35,19 +24,23 @@ _Finder = Callable[[Graph, Operator], _Found]
 
 _TRUTH, _HALVES = frozenset({"bool"}), frozenset({"float16", "bfloat16"})
 #: What kernels take the elements for.
-_ELEMENT = MappingProxyType({**{dtype: dtype for dtype in ANY}, "bool": "uint8"})
+_ELEMENT = MappingProxyType({**{dtype: dtype for dtype in base.ANY}, "bool": "uint8"})
 
 
 def _types(graph: Graph, names: tuple[str, ...]) -> list[str]:
     return [graph.tensors[name].dtype for name in names]
 
 
+def _block(graph: Graph, op: Operator, written: str) -> tuple[int, ...]:
+    operands = [(graph.shape(name), graph.tensors[name].dtype) for name in op.operands]
+    return blocks.element_wise(graph.shape(op.outputs[0]), operands, written)
+
+
 def _element_wise(graph: Graph, op: Operator, kernel: str, types: frozenset[str]) -> _Found:
-    read, out = _types(graph, op.operands), graph.tensors[op.outputs[0]]
+    read = _types(graph, op.operands)
     if len(set(read)) != 1 or read[0] not in types:
         return None
-    operands = [(graph.shape(name), dtype) for name, dtype in zip(op.operands, read, strict=True)]
-    return f"{kernel}_{_ELEMENT[read[0]]}", blocks.element_wise(out.shape, operands, out.dtype)
+    return f"{kernel}_{_ELEMENT[read[0]]}", _block(graph, op, graph.tensors[op.outputs[0]].dtype)
 
 
 def _plain(kernel: str, types: frozenset[str]) -> _Finder:
@@ -62,12 +55,10 @@ def _modulo(graph: Graph, op: Operator) -> str:
 def _power(graph: Graph, op: Operator) -> _Found:
     if "exponent" in op.attributes:
         return None
-    base, exponent = _types(graph, op.operands)
-    if base != exponent and {base, exponent} <= NUMBERS:
-        out, operands = graph.shape(op.outputs[0]), [(graph.shape(name), graph.tensors[name].dtype) for name in op.operands]
-        return f"power_by_{exponent}_{base}", blocks.element_wise(out, operands, base)
-    floats = base == FLOAT32
-    return _element_wise(graph, op, "float_power" if floats else "power", NUMBERS)
+    raised, exponent = _types(graph, op.operands)
+    if raised != exponent and {raised, exponent} <= base.NUMBERS:
+        return f"power_by_{exponent}_{raised}", _block(graph, op, raised)
+    return _element_wise(graph, op, "float_power" if raised == FLOAT32 else "power", base.NUMBERS)
 
 
 def _infinity(graph: Graph, op: Operator) -> _Found:
@@ -78,33 +69,32 @@ def _infinity(graph: Graph, op: Operator) -> _Found:
 
 def _cast(graph: Graph, op: Operator) -> _Found:
     before, after = graph.tensors[op.operands[0]], graph.tensors[op.outputs[0]]
-    block = blocks.element_wise(after.shape, [(before.shape, before.dtype)], after.dtype)
+    block = _block(graph, op, after.dtype)
     if before.dtype == FLOAT32 and after.dtype in _HALVES:
         return f"to_{after.dtype}_{FLOAT32}", block
     if before.dtype in _HALVES and after.dtype == FLOAT32:
         return f"of_{before.dtype}_to_{FLOAT32}", block
-    if {before.dtype, after.dtype} - ANY:
+    if {before.dtype, after.dtype} - base.ANY:
         return None
     same = before.dtype == after.dtype
-    return (f"copied_{moved(after.dtype)}" if same else f"to_{after.dtype}_{_ELEMENT[before.dtype]}"), block
+    return (f"copied_{base.moved(after.dtype)}" if same else f"to_{after.dtype}_{_ELEMENT[before.dtype]}"), block
 
 
 def _where(graph: Graph, op: Operator) -> _Found:
-    types, out = _types(graph, op.operands), graph.tensors[op.outputs[0]]
-    if set(types[1:]) - ANY:
+    written = graph.tensors[op.outputs[0]].dtype
+    if set(_types(graph, op.operands[1:])) - base.ANY:
         return None
-    operands = [(graph.shape(name), dtype) for name, dtype in zip(op.operands, types, strict=True)]
-    return f"where_{moved(out.dtype)}", blocks.element_wise(out.shape, operands, out.dtype)
+    return f"where_{base.moved(written)}", _block(graph, op, written)
 
 
 def _gather(graph: Graph, op: Operator) -> _Found:
     if "indices" in op.attributes:
         return _gathered_evenly(graph, op)
     data, indices = (graph.tensors[name] for name in op.operands)
-    if data.dtype not in ANY:
+    if data.dtype not in base.ANY:
         return None
-    axis = axis_of(op, len(data.shape), 0)
-    return f"{GATHERED}{indices.dtype}_{moved(data.dtype)}", blocks.gathered(
+    axis = base.axis_of(op, len(data.shape), 0)
+    return f"{GATHERED}{indices.dtype}_{base.moved(data.dtype)}", blocks.gathered(
         data.shape, axis, indices.elements, data.dtype, indices.dtype
     )
 
@@ -112,10 +102,10 @@ def _gather(graph: Graph, op: Operator) -> _Found:
 def _best(most: str) -> _Finder:
     def found(graph: Graph, op: Operator) -> _Found:
         data = graph.tensors[op.operands[0]]
-        if data.dtype not in NUMBERS:
+        if data.dtype not in base.NUMBERS:
             return None
         last = "last_" if op.integer("select_last_index", 0) else ""
-        axis = axis_of(op, len(data.shape), 0)
+        axis = base.axis_of(op, len(data.shape), 0)
         return f"{last}{most}_{_ELEMENT[data.dtype]}", blocks.along(data.shape, axis, (data.dtype, "int64"), kept=False)
 
     return found
@@ -123,7 +113,7 @@ def _best(most: str) -> _Finder:
 
 def _sums(graph: Graph, op: Operator) -> _Found:
     data = graph.tensors[op.operands[0]]
-    if data.dtype not in NUMBERS:
+    if data.dtype not in base.NUMBERS:
         return None
     (axis,) = op.integers("axis", (0,))
     backwards = bool(op.integer("reverse", 0))
@@ -134,16 +124,16 @@ def _sums(graph: Graph, op: Operator) -> _Found:
 
 def _copied(graph: Graph, op: Operator, strides: tuple[int, ...], start: int = 0) -> _Found:
     out = graph.tensors[op.outputs[0]]
-    if out.dtype not in ANY - {FLOAT32}:  # oneDNN moves float32
+    if out.dtype not in base.ANY - {FLOAT32}:  # oneDNN moves float32
         return None
     ways = (strides, blocks.dense(out.shape))
-    return f"copied_{moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))
+    return f"copied_{base.moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))
 
 
 def _gathered_evenly(graph: Graph, op: Operator) -> _Found:
     """Constant places that are one, or lie at equal distances."""
     shape, strides = graph.shape(op.operands[0]), blocks.dense(graph.shape(op.operands[0]))
-    axis, more = axis_of(op, len(shape), 0), len(graph.shape(op.outputs[0])) - len(shape)
+    axis, more = base.axis_of(op, len(shape), 0), len(graph.shape(op.outputs[0])) - len(shape)
     places = [place % shape[axis] for place in op.integers("indices", ())]
     apart = places[1] - places[0] if len(places) > 1 else 0
     if more > 0 or any(after - before != apart for before, after in pairwise(places)):
@@ -165,43 +155,39 @@ def _sliced(graph: Graph, op: Operator) -> _Found:
 
 
 _FUNCTIONS = ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
+#: Kernels that compute a value of those at the same place, of one type, by the types that there are of them.
+_PLAIN: Mapping[frozenset[str], Mapping[str, str]] = MappingProxyType(
+    {
+        base.ANY: {"Equal": "equal"},
+        base.NUMBERS | base.BYTES: {
+            "Greater": "greater", "Less": "less", "GreaterOrEqual": "greater_or_equal", "LessOrEqual": "less_or_equal",
+        },
+        base.NUMBERS: {"Sign": "sign"},
+        _TRUTH: {"And": "both", "Or": "either", "Xor": "one_alone", "Not": "invert"},
+        frozenset({FLOAT32}): {
+            "Floor": "floor", "Ceil": "ceil", "Round": "rounded", "Erf": "erf", "IsNaN": "is_nan",
+            **{name: name.lower() for name in _FUNCTIONS},
+        },
+        base.INTEGERS | base.BYTES: {
+            "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "quotient", "Min": "minimum", "Max": "maximum",
+            **{f"Bitwise{what}": f"bitwise_{what.lower()}" for what in ("And", "Or", "Xor", "Not")},
+        },
+        base.INTEGERS: {"Abs": "absolute", "Neg": "negative"},
+    }
+)  # fmt: skip
 #: How an operator is compiled; of those that oneDNN has primitives for, where tensors are not of float32.
 _FINDERS: Mapping[str, _Finder] = MappingProxyType(
     {
+        **{name: _plain(kernel, types) for types, kernels in _PLAIN.items() for name, kernel in kernels.items()},
         "Where": _where,
-        "Equal": _plain("equal", ANY),
-        "Greater": _plain("greater", NUMBERS | BYTES),
-        "Less": _plain("less", NUMBERS | BYTES),
-        "GreaterOrEqual": _plain("greater_or_equal", NUMBERS | BYTES),
-        "LessOrEqual": _plain("less_or_equal", NUMBERS | BYTES),
-        "And": _plain("both", _TRUTH),
-        "Or": _plain("either", _TRUTH),
-        "Xor": _plain("one_alone", _TRUTH),
-        "Not": _plain("invert", _TRUTH),
         "Cast": _cast,
         "ArgMax": _best("largest"),
         "ArgMin": _best("smallest"),
         "CumSum": _sums,
-        "Mod": lambda graph, op: _element_wise(graph, op, _modulo(graph, op), NUMBERS | BYTES),
+        "Mod": lambda graph, op: _element_wise(graph, op, _modulo(graph, op), base.NUMBERS | base.BYTES),
         "Pow": _power,
         "Gather": _gather,
-        "Floor": _plain("floor", frozenset({FLOAT32})),
-        "Ceil": _plain("ceil", frozenset({FLOAT32})),
-        "Round": _plain("rounded", frozenset({FLOAT32})),
-        "Erf": _plain("erf", frozenset({FLOAT32})),
-        "Sign": _plain("sign", NUMBERS),
-        **{name: _plain(name.lower(), frozenset({FLOAT32})) for name in _FUNCTIONS},
-        **{f"Bitwise{what}": _plain(f"bitwise_{what.lower()}", INTEGERS | BYTES) for what in ("And", "Or", "Xor", "Not")},
-        "IsNaN": _plain("is_nan", frozenset({FLOAT32})),
         "IsInf": _infinity,
-        "Add": _plain("add", INTEGERS | BYTES),
-        "Sub": _plain("sub", INTEGERS | BYTES),
-        "Mul": _plain("mul", INTEGERS | BYTES),
-        "Div": _plain("quotient", INTEGERS | BYTES),
-        "Min": _plain("minimum", INTEGERS | BYTES),
-        "Max": _plain("maximum", INTEGERS | BYTES),
-        "Abs": _plain("absolute", INTEGERS),
-        "Neg": _plain("negative", INTEGERS),
         "Transpose": _transposed,
         "Expand": lambda graph, op: _copied(
             graph, op, blocks.broadcast(graph.shape(op.operands[0]), graph.shape(op.outputs[0]))
@@ -215,7 +201,7 @@ def compiled(graph: Graph, op: Operator) -> Part | None:
     """Return the compiled step of an operator; None where oneDNN computes it, or there is no kernel for its types."""
     find = _FINDERS.get(op.op_type)
     found = find(graph, op) if find else None
-    return kernel_part(op, *found) if found is not None else None
+    return base.kernel_part(op, *found) if found is not None else None
 
 
 def lacks_kernel(graph: Graph, op: Operator, elements: frozenset[str]) -> str:
@@ -233,9 +219,8 @@ def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part,
     return (found,)
 
 
-def _of(name: str, *, rank: int = PAIR, constants: tuple[str, ...] = ()) -> OperatorSpec:
-    integers = frozenset(constants) - {""}
-    return OperatorSpec((name,), name.lower(), _lower, (), rank, constants, integers, ordered=True)
+def _of(name: str, *, rank: int = base.PAIR, constants: tuple[str, ...] = ()) -> OperatorSpec:
+    return OperatorSpec((name,), name.lower(), _lower, (), rank, constants, ordered=True)
 
 
 _OF_ONE = ("Not", "Cast", "Floor", "Ceil", "Round", "Erf", "Sign", "IsNaN", "IsInf", "BitwiseNot", *_FUNCTIONS)
@@ -245,8 +230,8 @@ _OF_TWO = (
 )
 SPECS = (
     *(_of(name) for name in (*_OF_ONE, *_OF_TWO, "Where")),
-    *(_of(name, rank=COPY) for name in ("ArgMax", "ArgMin")),
-    _of("CumSum", rank=COPY, constants=("", "axis")),
+    *(_of(name, rank=base.COPY) for name in ("ArgMax", "ArgMin")),
+    _of("CumSum", rank=base.COPY, constants=("", "axis")),
 )
 #: Types that compiled kernels alone compute.
 _ALONE = frozenset(name for spec in SPECS for name in spec.types)

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import (
-    AGAIN,
-    ANY,
-    COPY,
-    ELSEWHERE,
-    NONE,
-    NUMBERS,
-    Beside,
-    Chain,
-    Check,
-    Lowerer,
-    OperatorSpec,
-    Part,
-    Problem,
-    axis_of,
-    bits,
-    kernel_part,
-    moved,
-    part,
-)
+from edgeplan.graph.operators import base
+from edgeplan.graph.operators.base import AGAIN, Beside, Chain, Node, OperatorSpec, Part, Problem, part
 from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import GATHERED, SCATTERED, Setting
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def _type(graph: Graph, op: Operator) -> str:
@@ -42,17 +21,17 @@ def _type(graph: Graph, op: Operator) -> str:
 
 
 def _concat(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    axis, dtype = axis_of(op, len(shapes[op.outputs[0]]), 1), _type(graph, op)
+    axis, dtype = base.axis_of(op, len(shapes[op.outputs[0]]), 1), _type(graph, op)
     if dtype == FLOAT32:
         roles = [f"part_{place}" for place, name in enumerate(op.operands) if name in op.weights]
         return (part(op, "concat", roles, {"axis": axis}),)
     block = blocks.runs([shapes[name] for name in (*op.operands, op.outputs[0])], axis, dtype)
-    return (kernel_part(op, f"joined_{moved(dtype)}", block),)
+    return (base.kernel_part(op, f"joined_{base.moved(dtype)}", block),)
 
 
 def _split(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     whole, dtype = shapes[op.inputs[0]], _type(graph, op)
-    axis = axis_of(op, len(whole), 0)
+    axis = base.axis_of(op, len(whole), 0)
     if dtype == FLOAT32:
         return (part(op, "split", (), {"axis": axis}),)
     found, start, strides = list[Part](), 0, blocks.dense(whole)
@@ -60,12 +39,12 @@ def _split(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, 
         out = shapes[output]
         block = blocks.strided(out, (strides, blocks.dense(out)), (dtype, dtype), (start * strides[axis], 0))
         chain = Chain(op, shapes, place)
-        found += chain.finished(chain.kernel(f"copied_{moved(dtype)}", op.inputs, out, block))
+        found += chain.finished(chain.kernel(f"copied_{base.moved(dtype)}", op.inputs, out, block))
         start += out[axis]
     return tuple(found)
 
 
-def _split_form(node: onnx.NodeProto, _: Beside) -> onnx.NodeProto:
+def _split_form(node: Node, _: Beside) -> Node:
     """Every part has a name: without one it would be lost which of them the others are."""
     for place, name in enumerate(node.output):
         node.output[place] = name or f"{node.name}:part_{place}"
@@ -134,7 +113,7 @@ def _pad(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ..
     chain, tensor, mode = Chain(op, shapes), op.inputs[0], str(op.attributes.get("mode", "constant"))
     pads, rank, dtype = op.integers("pads", ()), len(shapes[op.inputs[0]]), _type(graph, op)
     axes = op.integers("axes", tuple(range(rank)))
-    fill = bits(_padding(op), dtype) if mode == "constant" else 0
+    fill = base.bits(_padding(op), dtype) if mode == "constant" else 0
     for place, axis in enumerate(axes):
         before, after = pads[place], pads[len(axes) + place]
         if before or after:
@@ -155,7 +134,7 @@ def _check_gather(graph: Graph, op: Operator) -> Problem:
 
 def _gather(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     chain, tensor, shape, dtype = Chain(op, shapes), op.inputs[0], shapes[op.inputs[0]], _type(graph, op)
-    axis = axis_of(op, len(shape), 0)
+    axis = base.axis_of(op, len(shape), 0)
     places = tuple(i % shape[axis] for i in op.integers("indices", ()))
     beside = dtype == FLOAT32 and places == tuple(range(places[0], places[0] + len(places)))
     tensor = chain.cut(tensor, axis, places[0], len(places)) if beside else chain.picked(tensor, axis, places, dtype)
@@ -171,7 +150,7 @@ def _repeat(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     parted = tuple(size for a, b in zip(before, out, strict=True) for size in (b // a, a))
     strides = tuple(size for stride in blocks.dense(before) for size in (0, stride))
     block = blocks.strided(parted, (strides, blocks.dense(parted)), (dtype, dtype))
-    return chain.finished(chain.kernel(f"copied_{moved(dtype)}", op.inputs, out, block))
+    return chain.finished(chain.kernel(f"copied_{base.moved(dtype)}", op.inputs, out, block))
 
 
 def _check_repeat(graph: Graph, op: Operator) -> Problem:
@@ -202,10 +181,10 @@ def _check_blocks(graph: Graph, op: Operator) -> Problem:
 _INDICES = frozenset({"indices"})
 
 
-def _copy(name: str, lower: Lowerer, constants: tuple[str, ...] = (), check: Check | None = None, **more: Any) -> OperatorSpec:
-    integers = frozenset(constants) - {"", "constant_value"}
-    given = (name.lower(), lower, (), COPY, constants, integers)
-    return OperatorSpec((name,), *given, check=check, **more)
+def _copy(
+    name: str, lower: base.Lowerer, constants: tuple[str, ...] = (), check: base.Check | None = None, **more: Any
+) -> OperatorSpec:
+    return OperatorSpec((name,), name.lower(), lower, (), base.COPY, constants, check=check, **more)
 
 
 _MOST_AXES = 10  # a permutation is written with one digit for each axis
@@ -227,16 +206,13 @@ def _check_transpose(graph: Graph, op: Operator) -> Problem:
     return None if rank <= _MOST_AXES else (f"of {rank} axes: known are up to {_MOST_AXES}", "join axes before it")
 
 
+def _reshape(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    return (part(op, "reshape", (), {}),)
+
+
 def _shape(name: str, role: str = "") -> OperatorSpec:
-    given = (
-        "reshape",
-        lambda _, op, __: (part(op, "reshape", (), {}),),
-        (),
-        NONE,
-        ("", role) if role else (),
-        frozenset({role}),
-    )
-    return OperatorSpec((name,), *given, check=_check_reshape, elements=ANY)
+    constants = ("", role) if role else ()
+    return OperatorSpec((name,), "reshape", _reshape, (), base.NONE, constants, check=_check_reshape, elements=base.ANY)
 
 
 _MATRIX = _OUTPUTS = 2
@@ -253,8 +229,8 @@ def _check_top(graph: Graph, op: Operator) -> Problem:
 def _top(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """Sort the best first, whether that is asked for or not; of equal ones the first."""
     shape, dtype = shapes[op.inputs[0]], graph.tensors[op.inputs[0]].dtype
-    block = blocks.selected(shape, axis_of(op, len(shape), -1), op.integers("K", ())[0], dtype)
-    return (kernel_part(op, f"{'highest' if op.integer('largest', 1) else 'lowest'}_{dtype}", block),)
+    block = blocks.selected(shape, base.axis_of(op, len(shape), -1), op.integers("K", ())[0], dtype)
+    return (base.kernel_part(op, f"{'highest' if op.integer('largest', 1) else 'lowest'}_{dtype}", block),)
 
 
 def _check_triangle(graph: Graph, op: Operator) -> Problem:
@@ -269,7 +245,7 @@ def _triangle(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
     diagonal, most = op.integers("k", (0,))[0], shape[-2] + shape[-1]
     diagonal = min(max(diagonal, -most), most) + (not upper)
     table: dict[str, Setting] = {"form": "triangle", "rows": shape[-2], "columns": shape[-1], "diagonal": diagonal}
-    kernel = f"{'upper' if upper else 'lower'}_{moved(dtype)}"
+    kernel = f"{'upper' if upper else 'lower'}_{base.moved(dtype)}"
     return chain.finished(chain.kernel(kernel, op.inputs, shape, blocks.triangle(shape, dtype), table))
 
 
@@ -285,7 +261,7 @@ def _elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Pa
     (data, indices), axis = (graph.tensors[name] for name in op.operands), op.integer("axis", 0)
     axis %= len(data.shape)
     block = blocks.gathered_elements(data.shape, axis, indices.shape, (data.dtype, indices.dtype))
-    return (_by_indices(op, f"{GATHERED}elements_{indices.dtype}_{moved(data.dtype)}", block, data.shape[axis:], 1),)
+    return (_by_indices(op, f"{GATHERED}elements_{indices.dtype}_{base.moved(data.dtype)}", block, data.shape[axis:], 1),)
 
 
 def _check_slices(graph: Graph, op: Operator) -> Problem:
@@ -299,7 +275,7 @@ def _check_slices(graph: Graph, op: Operator) -> Problem:
 def _slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
     (data, indices), batch = (graph.tensors[name] for name in op.operands), op.integer("batch_dims", 0)
     block = blocks.gathered_slices(data.shape, batch, indices.shape, (data.dtype, indices.dtype))
-    kernel = f"{GATHERED}slices_{indices.dtype}_{moved(data.dtype)}"
+    kernel = f"{GATHERED}slices_{indices.dtype}_{base.moved(data.dtype)}"
     return (_by_indices(op, kernel, block, data.shape[batch:], indices.shape[-1]),)
 
 
@@ -312,7 +288,7 @@ def _check_reduction(graph: Graph, op: Operator) -> Problem:
     word, dtype = _reduction(op), graph.tensors[op.outputs[0]].dtype
     if word not in _REDUCTIONS:
         return f"by the unknown reduction {word!r}", f"known are {', '.join(_REDUCTIONS)}"
-    return None if word == "none" or dtype in NUMBERS else (f"of {dtype} by the reduction {word}", ELSEWHERE)
+    return None if word == "none" or dtype in base.NUMBERS else (f"of {dtype} by the reduction {word}", base.ELSEWHERE)
 
 
 def _check_scattered_elements(graph: Graph, op: Operator) -> Problem:
@@ -329,7 +305,7 @@ def _check_scattered_slices(graph: Graph, op: Operator) -> Problem:
 
 def _scattered(kernel: str, op: Operator, indices: str, dtype: str) -> str:
     word = _reduction(op)
-    return f"{SCATTERED}{kernel}_" + (f"{indices}_{moved(dtype)}" if word == "none" else f"{word}_{indices}_{dtype}")
+    return f"{SCATTERED}{kernel}_" + (f"{indices}_{base.moved(dtype)}" if word == "none" else f"{word}_{indices}_{dtype}")
 
 
 def _scattered_elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
@@ -348,17 +324,17 @@ def _scattered_slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> 
 def _by_indices(op: Operator, kernel: str, block: tuple[int, ...], shape: Shape, depth: int) -> Part:
     """Return a kernel that is told the first axes of a shape, which are indexed."""
     axes = [number for pair in zip(shape[:depth], blocks.dense(shape), strict=False) for number in pair]
-    return kernel_part(op, kernel, block, {"form": "axes", "axes": (depth, *axes)})
+    return base.kernel_part(op, kernel, block, {"form": "axes", "axes": (depth, *axes)})
 
 
 SPECS = (
-    _copy("Concat", _concat, ordered=True, elements=ANY),
-    _copy("Split", _split, ("", "split"), form=_split_form, elements=ANY),
+    _copy("Concat", _concat, ordered=True, elements=base.ANY),
+    _copy("Split", _split, ("", "split"), form=_split_form, elements=base.ANY),
     _copy("Slice", _slice, ("", "starts", "ends", "axes", "steps"), _check_slice),
-    _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, elements=ANY),
-    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, computed=_INDICES, elements=ANY),
+    _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, elements=base.ANY),
+    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, computed=_INDICES, elements=base.ANY),
     _copy("Expand", _repeat, ("", "shape"), _check_repeat),
-    _copy("Tile", _repeat, ("", "repeats"), _check_repeat, elements=ANY),
+    _copy("Tile", _repeat, ("", "repeats"), _check_repeat, elements=base.ANY),
     _copy("DepthToSpace", _by_blocks, check=_check_blocks),
     _copy("SpaceToDepth", _by_blocks, check=_check_blocks),
     _shape("Flatten"),
@@ -367,12 +343,12 @@ SPECS = (
     _shape("Unsqueeze", "axes"),
     OperatorSpec(
         ("Transpose",), "transpose", lambda graph, op, _: (part(op, "transpose", (), {"permutation": _order(graph, op)}),), (),
-        COPY, check=_check_transpose,
+        base.COPY, check=_check_transpose,
     ),
-    OperatorSpec(("TopK",), "topk", _top, (), COPY, ("", "K"), frozenset({"K"}), 10, check=_check_top, elements=NUMBERS),
-    OperatorSpec(("Trilu",), "trilu", _triangle, (), COPY, ("", "k"), frozenset({"k"}), check=_check_triangle, elements=ANY),
+    OperatorSpec(("TopK",), "topk", _top, (), base.COPY, ("", "K"), 10, check=_check_top, elements=base.NUMBERS),
+    OperatorSpec(("Trilu",), "trilu", _triangle, (), base.COPY, ("", "k"), check=_check_triangle, elements=base.ANY),
     *(
-        OperatorSpec(types, types[0].lower(), lower, (), COPY, ordered=True, check=check, elements=ANY)
+        OperatorSpec(types, types[0].lower(), lower, (), base.COPY, ordered=True, check=check, elements=base.ANY)
         for types, lower, check in (
             (("GatherElements",), _elements, _check_elements), (("GatherND",), _slices, _check_slices),
             (("ScatterElements", "Scatter"), _scattered_elements, _check_scattered_elements),

@@ -93,21 +93,20 @@ def _check_pow(_graph: Graph, op: Operator) -> Problem:
     return None if one else ("by a tensor of exponents", "export it with one number as the exponent")
 
 
-def _unary(name: str, kind: str) -> OperatorSpec:
-    return OperatorSpec((name,), kind, _lower)
-
-
 _UNARY = (
-    _unary("Relu", "relu"),
-    _unary("LeakyRelu", "leakyrelu"),
+    *(OperatorSpec((name,), name.lower(), _lower) for name in ("Relu", "LeakyRelu")),
     OperatorSpec(
         ("Clip",), lambda _, op: "relu6" if _bounds(op) == (0.0, 6.0) else "clip", _lower, ("relu6", "clip"),
         constants=("", "min", "max"),
     ),
-    _unary("HardSwish", "hswish"),
-    _unary("HardSigmoid", "hsigmoid"),
-    *(_unary(name, name.lower()) for name in ("Sigmoid", "Tanh", "Elu", "Softplus", "Mish", "Gelu", "Exp", "Log")),
-    *(_unary(name, name.lower()) for name in ("Sqrt", "Abs", "Neg", "Reciprocal")),
+    OperatorSpec(("HardSwish",), "hswish", _lower),
+    OperatorSpec(("HardSigmoid",), "hsigmoid", _lower),
+    *(
+        OperatorSpec((name,), name.lower(), _lower)
+        for name in (
+            "Sigmoid", "Tanh", "Elu", "Softplus", "Mish", "Gelu", "Exp", "Log", "Sqrt", "Abs", "Neg", "Reciprocal",
+        )
+    ),
     OperatorSpec(
         ("Pow",), "pow", _lower, constants=("", "exponent"), check=_check_pow, computed=frozenset({"exponent"}), ordered=True,
     ),
@@ -179,20 +178,10 @@ def _check_prelu(graph: Graph, op: Operator) -> Problem:
     return None if broadcasts(slope, x) else (f"with a slope {slope} for an input {x}", AGAIN)
 
 
-def _pair(name: str, *, ordered: bool = False) -> OperatorSpec:
-    kind = name.lower()
-    lower = _ordered if ordered else _commutative
-    return OperatorSpec((name,), kind, lower, (), PAIR, ordered=ordered)
-
-
 SPECS = (
     *_UNARY,
-    _pair("Add"),
-    _pair("Mul"),
-    _pair("Min"),
-    _pair("Max"),
-    _pair("Sub", ordered=True),
-    _pair("Div", ordered=True),
+    *(OperatorSpec((name,), name.lower(), _commutative, (), PAIR) for name in ("Add", "Mul", "Min", "Max")),
+    *(OperatorSpec((name,), name.lower(), _ordered, (), PAIR, ordered=True) for name in ("Sub", "Div")),
     OperatorSpec(
         ("PRelu",), "prelu", _prelu, (), PAIR, ordered=True, check=_check_prelu,
         lacks=lambda _, op: "" if len(op.inputs) == 1 else "a slope that the model computes",

@@ -5,32 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import (
-    AGAIN,
-    FOLD,
-    HEAVY,
-    Beside,
-    Chain,
-    OperatorSpec,
-    Part,
-    Problem,
-    attributes_of,
-    broadcasts,
-    copied,
-    inner,
-    input_of,
-    is_zero,
-    refuse,
-    word,
-)
+from edgeplan.graph.operators import base
+from edgeplan.graph.operators.base import AGAIN, Beside, Chain, Node, OperatorSpec, Part, Problem, refuse
 from edgeplan.graph.steps import Setting
-
-if TYPE_CHECKING:
-    import onnx
-
 
 _MATRIX_RANK = 2
 _RANKS_OF_A_LAYER = (2, 3)  # of 4 it would be flattened
@@ -50,7 +29,7 @@ def _check_gemm(graph: Graph, op: Operator) -> Problem:
     weight = second[::-1] if op.integer("transB", 0) else second
     if len(rows) != 2 or len(weight) != 2 or weight[0] != rows[1]:  # matrices
         return f"with a weight {second} for an input {first}", AGAIN
-    if bias and not broadcasts(bias[0], (rows[0], weight[1])):
+    if bias and not base.broadcasts(bias[0], (rows[0], weight[1])):
         return f"with a bias {bias[0]} for an output {(rows[0], weight[1])}", AGAIN
     return None
 
@@ -152,23 +131,23 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _PLAIN: Mapping[str, str] = MappingProxyType({"Tanh": "tanh", "Relu": "relu", "Sigmoid": "logistic"})
 
 
-def _recurrent_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
+def _recurrent_form(node: Node, beside: Beside) -> Node:
     """Describe the form: all initial states, or none, in; Y out, and all last states where something reads one of them."""
     for name, role in zip(map(str, node.input), _INPUTS, strict=False):
         if name and role in ("W", "R", "B", "P") and name not in beside.constants:
-            refuse(node, beside.source, f"whose {role} is no initialiser", FOLD)
+            refuse(node, beside.source, f"whose {role} is no initialiser", base.FOLD)
     _require_known(node, beside.source)
-    plain = copied(node)
+    plain = base.copied(node)
     count = 2 if node.op_type == "LSTM" else 1
-    states = [input_of(node, _FIRST_STATE + place) for place in range(count)]
-    if not all(is_zero(name, beside.constants) for name in filter(None, states)):
+    states = [base.input_of(node, _FIRST_STATE + place) for place in range(count)]
+    if not all(base.is_zero(name, beside.constants) for name in filter(None, states)):
         if not all(states) or len({name in beside.constants for name in states}) > 1:
             refuse(node, beside.source, "with one initial state", "give it both, as inputs or as constants, or none")
     else:
         states = [""] * count
-    peepholes = input_of(node, _PEEPHOLES)
+    peepholes = base.input_of(node, _PEEPHOLES)
     del plain.input[:], plain.attribute[:], plain.output[:]
-    plain.input.extend([*(input_of(node, place) for place in range(_FIRST_STATE)), *states, *filter(None, [peepholes])])
+    plain.input.extend([*(base.input_of(node, place) for place in range(_FIRST_STATE)), *states, *filter(None, [peepholes])])
     while not plain.input[-1]:
         del plain.input[-1]
     plain.attribute.extend(
@@ -180,10 +159,10 @@ def _recurrent_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
     return plain
 
 
-def _require_known(node: onnx.NodeProto, source: str) -> None:
-    attributes = attributes_of(node)
+def _require_known(node: Node, source: str) -> None:
+    attributes = base.attributes_of(node)
     if attributes.get("direction", b"forward") not in _DIRECTIONS:
-        refuse(node, source, f"of the unknown direction {word(attributes['direction'])}", _SIMPLER)
+        refuse(node, source, f"of the unknown direction {base.word(attributes['direction'])}", _SIMPLER)
     directions = 2 if attributes.get("direction") == b"bidirectional" else 1
     usual = [name.encode() for name in _ACTIVATIONS[node.op_type]] * directions
     defaults = {"input_forget": 0, "activations": usual}
@@ -285,22 +264,22 @@ def _lower_recurrent(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> t
     if op.op_type == "RNN":
         settings["activation"] = _PLAIN[str(op.attributes.get("activations", "Tanh")).split()[0]]
     kind = "lbr_gru" if op.integer("linear_before_reset", 0) and op.op_type == "GRU" else op.op_type.lower()
-    joined = inner(op.outputs[0], (time, batch, directions * hidden), shapes)
+    joined = base.inner(op.outputs[0], (time, batch, directions * hidden), shapes)
     before, behind = list[Part](), list[Part]()
     reads, writes = list(op.inputs), [joined, *op.outputs[1:]]
     if batch_first:
         first = {"permutation": (1, 0, 2)}
         for place, name in enumerate(reads):
             one, other, last = shapes[name]
-            reads[place] = inner(op.outputs[0], (other, one, last), shapes)
+            reads[place] = base.inner(op.outputs[0], (other, one, last), shapes)
             before.append(Part(f"{op.name}:read_{place}", "transpose", [], [name], [reads[place]], {}, dict(first)))
         for place, name in enumerate(op.outputs[1:], start=1):
-            writes[place] = inner(name, (directions, batch, hidden), shapes)
+            writes[place] = base.inner(name, (directions, batch, hidden), shapes)
             behind.append(Part(f"{op.name}:written_{place}", "transpose", [], [writes[place]], [name], {}, dict(first)))
     whole = Part(op.name, kind, [op.name], reads, writes, _roles(op, shapes), settings)
     if not batch_first and 1 in (directions, batch):
         return whole, Part(f"{op.name}:parted", "reshape", [], [joined], list(op.outputs[:1]), {}, {})
-    parted = inner(op.outputs[0], (time, batch, directions, hidden), shapes)
+    parted = base.inner(op.outputs[0], (time, batch, directions, hidden), shapes)
     swap: dict[str, Setting] = {"permutation": (1, 0, 2, 3) if batch_first else (0, 2, 1, 3)}
     return (
         *before,
@@ -311,21 +290,19 @@ def _lower_recurrent(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> t
     )
 
 
-def _recurrent(op_type: str) -> OperatorSpec:
-    return OperatorSpec(
-        (op_type,), op_type.lower(), _lower_recurrent, (), HEAVY, ("", "", "", "", "sequence_lens"),
-        frozenset({"sequence_lens"}), form=_recurrent_form,
-        check=_check_recurrent, macs=_macs_recurrent, lacks=_lacks_recurrent,
-    )  # fmt: skip
-
-
 SPECS = (
     *(
         OperatorSpec(
-            (name,), lambda graph, op: "fc" if is_fully_connected(graph, op) else "matmul", _lower, ("fc", "matmul"), HEAVY,
-            ordered=True, check=check, macs=_macs,
+            (name,), lambda graph, op: "fc" if is_fully_connected(graph, op) else "matmul", _lower, ("fc", "matmul"),
+            base.HEAVY, ordered=True, check=check, macs=_macs,
         )
         for name, check in (("Gemm", _check_gemm), ("MatMul", _check_matmul))
     ),
-    *map(_recurrent, _GATES),
+    *(
+        OperatorSpec(
+            (name,), name.lower(), _lower_recurrent, (), base.HEAVY, ("", "", "", "", "sequence_lens"),
+            form=_recurrent_form, check=_check_recurrent, macs=_macs_recurrent, lacks=_lacks_recurrent,
+        )
+        for name in _GATES
+    ),
 )  # fmt: skip

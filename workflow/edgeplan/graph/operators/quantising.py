@@ -8,21 +8,8 @@ import numpy as np
 
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import (
-    AGAIN,
-    BYTES,
-    ELSEWHERE,
-    PAIR,
-    Beside,
-    OperatorSpec,
-    Part,
-    Problem,
-    attributes_of,
-    copied,
-    input_of,
-    kernel_part,
-    refuse,
-)
+from edgeplan.graph.operators import base
+from edgeplan.graph.operators.base import AGAIN, Beside, OperatorSpec, Part, Problem, refuse
 from edgeplan.graph.shapes import FLOAT32
 from edgeplan.support.lazy import lazily
 
@@ -32,20 +19,20 @@ else:
     onnx = lazily("onnx")
 
 _SCALE, _ZERO = 1, 2
-_STORED = BYTES | {"int32"}
+_STORED = base.BYTES | {"int32"}
 
 
 def _form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
     """Scales are positive numbers, zero points are there, and one scale for all has no axis."""
-    if not input_of(node, _ZERO):
+    if not base.input_of(node, _ZERO):
         refuse(node, beside.source, "without a zero point", "edgeplan prepare writes one")
     scale = beside.constants.get(node.input[_SCALE])
     if scale is None:
         return node
     check_scale(scale, node, beside.source)
-    if list(scale.dims) not in ([], [1]) or attributes_of(node).get("block_size"):
+    if list(scale.dims) not in ([], [1]) or base.attributes_of(node).get("block_size"):
         return node
-    plain = copied(node)
+    plain = base.copied(node)
     del plain.attribute[:]
     plain.attribute.extend(a for a in node.attribute if a.name != "axis")
     return plain
@@ -76,14 +63,18 @@ def _check(graph: Graph, op: Operator) -> Problem:
     if scale != zero and not (scale in ((), (1,)) and zero in ((), (1,))):
         return f"with scales {scale} and zero points {zero}", AGAIN
     if (size := op.integer("block_size", 0)) and (size < 0 or scale != _blocked(shape, axis, size) or scale != zero):
-        return f"with scales {scale} of blocks of {size} along axis {axis} of {shape}", ELSEWHERE
+        return f"with scales {scale} of blocks of {size} along axis {axis} of {shape}", base.ELSEWHERE
     if not size and scale not in ((), (1,)) and scale != (whole,):
         return f"with {scale[0] if scale else 1} scales along axis {axis} of {shape}", AGAIN
     types = [graph.tensors[name].dtype for name in (*op.operands, *op.outputs)]
     numbers, integers = (types[:1], types[2:]) if op.op_type == "QuantizeLinear" else (types[3:], [types[0], types[2]])
     if len(set(integers)) > 1:
         return f"of {integers[0]} with zero points of {integers[1]}", AGAIN
-    return None if {*numbers, types[1]} == {FLOAT32} and set(integers) <= _STORED else (f"of {' and '.join(types)}", ELSEWHERE)
+    return (
+        None
+        if {*numbers, types[1]} == {FLOAT32} and set(integers) <= _STORED
+        else (f"of {' and '.join(types)}", base.ELSEWHERE)
+    )
 
 
 def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
@@ -97,13 +88,12 @@ def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part,
     shapes = (shape, scale, scale)
     operands = [(one, graph.tensors[name].dtype) for one, name in zip(shapes, op.operands, strict=True)]
     kernel = f"quantised_to_{out.dtype}_{FLOAT32}" if op.op_type == "QuantizeLinear" else f"dequantised_{operands[0][1]}"
-    return (kernel_part(op, kernel, blocks.element_wise(shape, operands, out.dtype)),)
+    return (base.kernel_part(op, kernel, blocks.element_wise(shape, operands, out.dtype)),)
 
 
-def _spec(name: str) -> OperatorSpec:
-    return OperatorSpec(
-        (name,), name.lower(), _lower, (), PAIR, ordered=True, form=_form, check=_check, elements=_STORED | {FLOAT32}
+SPECS = tuple(
+    OperatorSpec(
+        (name,), name.lower(), _lower, (), base.PAIR, ordered=True, form=_form, check=_check, elements=_STORED | {FLOAT32}
     )
-
-
-SPECS = (_spec("QuantizeLinear"), _spec("DequantizeLinear"))
+    for name in ("QuantizeLinear", "DequantizeLinear")
+)

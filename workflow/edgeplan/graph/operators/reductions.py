@@ -6,47 +6,26 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import (
-    AGAIN,
-    ANY,
-    ELSEWHERE,
-    NUMBERS,
-    PAIR,
-    WINDOW,
-    Beside,
-    Chain,
-    OperatorSpec,
-    Part,
-    Problem,
-    attributes_of,
-    axis_of,
-    part,
-    refuse,
-    require_weights,
-)
+from edgeplan.graph.operators import base
+from edgeplan.graph.operators.base import AGAIN, Beside, Chain, Node, OperatorSpec, Part, Problem, part, refuse
 from edgeplan.graph.operators.windows import whole_image
 from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Setting
-
-if TYPE_CHECKING:
-    import onnx
-
 
 _MATRIX, _FOUR = 2, 4
 _STATISTICS = ("scale", "B", "mean", "variance")
 
 
-def _norm_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
-    attributes = attributes_of(node)
+def _norm_form(node: Node, beside: Beside) -> Node:
+    attributes = base.attributes_of(node)
     if attributes.get("training_mode", 0) or len(list(filter(None, node.output))) > 1:
         refuse(node, beside.source, "in training mode", "export the model for inference")
     if not attributes.get("spatial", 1):
         refuse(node, beside.source, "of each pixel for itself", "export with opset 13 or later")
-    return require_weights(_STATISTICS)(node, beside)
+    return base.require_weights(_STATISTICS)(node, beside)
 
 
 def _check_channels(graph: Graph, op: Operator) -> Problem:
@@ -80,31 +59,31 @@ def _lrn(_graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, 
 
 
 def _softmax(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    settings: dict[str, Setting] = {"axis": axis_of(op, len(shapes[op.inputs[0]]), -1)}
+    settings: dict[str, Setting] = {"axis": base.axis_of(op, len(shapes[op.inputs[0]]), -1)}
     if op.op_type == "LogSoftmax":
         settings["algorithm"] = "log"
     return (part(op, "softmax", (), settings),)
 
 
-def _layer_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
+def _layer_form(node: Node, beside: Beside) -> Node:
     """The mean and the inverse deviation are written where something reads either of them."""
     given = [name or f"{node.name}:{role}" for name, role in zip(node.output, ("Y", "Mean", "InvStdDev"), strict=False)]
     needed = max((place for place, name in enumerate(given) if name in beside.read), default=0)
     del node.output[:]
     node.output.extend(given[: needed + 1])
-    return require_weights(("Scale", "B"))(node, beside)
+    return base.require_weights(("Scale", "B"))(node, beside)
 
 
 def _check_layer(graph: Graph, op: Operator) -> Problem:
     shape = graph.shape(op.inputs[0])
-    inner = shape[axis_of(op, len(shape), -1) :]
+    inner = shape[base.axis_of(op, len(shape), -1) :]
     odd = [graph.shape(name) for name in op.weights if math.prod(graph.shape(name)) != math.prod(inner)]
     return (f"with a weight {odd[0]} over axes of {inner}", AGAIN) if odd else None
 
 
 def _layer(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     chain, shape = Chain(op, shapes), shapes[op.inputs[0]]
-    axis = axis_of(op, len(shape), -1)
+    axis = base.axis_of(op, len(shape), -1)
     flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
     weights = dict(zip(("scale", "shift"), op.weights, strict=False))
     settings: dict[str, Setting] = {"epsilon": op.number("epsilon", 1e-5)}
@@ -124,7 +103,7 @@ def _layer(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
 def _by_root_mean_square(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """X / sqrt(mean(x^2) + epsilon), over all axes from one on as one; then a scale."""
     chain, shape = Chain(op, shapes), shapes[op.inputs[0]]
-    axis = axis_of(op, len(shape), -1)
+    axis = base.axis_of(op, len(shape), -1)
     flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
     rows = chain.reshaped(op.inputs[0], flat)
     mean = chain.mixed(chain.eltwise(rows, "square"), 1, 1, {"form": "mean"})
@@ -261,41 +240,45 @@ def _log_sum_exp(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
     return chain.finished(chain.step("binary", [logarithm, largest], shapes[largest], {"algorithm": "add"}))
 
 
-_CONSTANTS, _INTEGERS = ("", "axes"), frozenset({"axes"})
+_CONSTANTS = ("", "axes")
 
 
 SPECS = (
-    OperatorSpec(("BatchNormalization",), "bn", _scale, (), PAIR, form=_norm_form, check=_check_channels, lacks=_lacks_norm),
     OperatorSpec(
-        ("LRN",), "lrn", _lrn, (), WINDOW,
+        ("BatchNormalization",), "bn", _scale, (), base.PAIR, form=_norm_form, check=_check_channels, lacks=_lacks_norm
+    ),
+    OperatorSpec(
+        ("LRN",), "lrn", _lrn, (), base.WINDOW,
         check=lambda _, op: None if op.integer("size", 0) > 0 else (f"over {op.integer('size', 0)} channels", AGAIN),
         lacks=lambda graph, op: "" if len(graph.shape(op.inputs[0])) == _FOUR else "only 4-D activations",
-        inexact=lambda _, op: None if op.integer("size", 1) % 2 else ("over an even number of channels", ELSEWHERE),
+        inexact=lambda _, op: None if op.integer("size", 1) % 2 else ("over an even number of channels", base.ELSEWHERE),
     ),
-    OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW),
-    OperatorSpec(("LogSoftmax",), "logsoftmax", _softmax, (), WINDOW),
-    OperatorSpec(("LayerNormalization",), "layernorm", _layer, (), WINDOW, form=_layer_form, check=_check_layer),
+    OperatorSpec(("Softmax",), "softmax", _softmax, (), base.WINDOW),
+    OperatorSpec(("LogSoftmax",), "logsoftmax", _softmax, (), base.WINDOW),
+    OperatorSpec(("LayerNormalization",), "layernorm", _layer, (), base.WINDOW, form=_layer_form, check=_check_layer),
     OperatorSpec(
-        ("RMSNormalization",), "rmsnorm", _by_root_mean_square, (), WINDOW,
-        form=require_weights(("scale",)), check=_check_layer,
+        ("RMSNormalization",), "rmsnorm", _by_root_mean_square, (), base.WINDOW,
+        form=base.require_weights(("scale",)), check=_check_layer,
     ),
     *(
-        OperatorSpec((name,), "groupnorm", _groups, (), WINDOW, form=require_weights(("scale", "B")), check=_check_groups)
+        OperatorSpec(
+            (name,), "groupnorm", _groups, (), base.WINDOW, form=base.require_weights(("scale", "B")), check=_check_groups
+        )
         for name in ("InstanceNormalization", "GroupNormalization")
     ),
     OperatorSpec(
-        ("ReduceMean",), lambda graph, op: "gap" if is_over_image(graph, op) else "mean", _sums, ("gap", "mean"), WINDOW,
-        _CONSTANTS, _INTEGERS, 18, check=_check_axes,
+        ("ReduceMean",), lambda graph, op: "gap" if is_over_image(graph, op) else "mean", _sums, ("gap", "mean"), base.WINDOW,
+        _CONSTANTS, 18, check=_check_axes,
     ),
-    OperatorSpec(("ReduceSum",), "reducesum", _sums, (), WINDOW, _CONSTANTS, _INTEGERS, check=_check_axes, elements=NUMBERS),
+    OperatorSpec(("ReduceSum",), "reducesum", _sums, (), base.WINDOW, _CONSTANTS, check=_check_axes, elements=base.NUMBERS),
     OperatorSpec(
-        ("ReduceProd",), "reduceprod", partial(_reduced, kernel="product"), (), WINDOW,
-        _CONSTANTS, _INTEGERS, 18, check=_check_axes, elements=NUMBERS,
+        ("ReduceProd",), "reduceprod", partial(_reduced, kernel="product"), (), base.WINDOW,
+        _CONSTANTS, 18, check=_check_axes, elements=base.NUMBERS,
     ),
-    OperatorSpec(tuple(_AROUND), "reducesum", _sums, (), WINDOW, _CONSTANTS, _INTEGERS, 18, check=_check_axes),
-    OperatorSpec(("ReduceLogSumExp",), "logsumexp", _log_sum_exp, (), WINDOW, _CONSTANTS, _INTEGERS, 18, check=_check_axes),
+    OperatorSpec(tuple(_AROUND), "reducesum", _sums, (), base.WINDOW, _CONSTANTS, 18, check=_check_axes),
+    OperatorSpec(("ReduceLogSumExp",), "logsumexp", _log_sum_exp, (), base.WINDOW, _CONSTANTS, 18, check=_check_axes),
     OperatorSpec(
-        ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), WINDOW,
-        _CONSTANTS, _INTEGERS, 18, check=_check_axes, elements=ANY,
+        ("ReduceMax", "ReduceMin"), "reducemax", _extremes, (), base.WINDOW,
+        _CONSTANTS, 18, check=_check_axes, elements=base.ANY,
     ),
 )  # fmt: skip

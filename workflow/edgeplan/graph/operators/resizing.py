@@ -4,34 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgeplan.graph.axis_matrices import Integers, nearest_pixels, picked_by_primitive, taps
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import (
-    AGAIN,
-    WINDOW,
-    Beside,
-    Chain,
-    OperatorSpec,
-    Part,
-    Problem,
-    attributes_of,
-    bits,
-    copied,
-    input_of,
-    part,
-    refuse,
-    word,
-)
+from edgeplan.graph.operators import base
+from edgeplan.graph.operators.base import AGAIN, Beside, Chain, Node, OperatorSpec, Part, Problem, part, refuse
 from edgeplan.graph.operators.windows import check_spatial
 from edgeplan.graph.shapes import FLOAT32
 from edgeplan.graph.steps import Setting
-
-if TYPE_CHECKING:
-    import onnx
 
 _REGION, _SCALES, _SIZES = 1, 2, 3
 _OPSET_10_INPUTS = 2  # the second are the scales
@@ -75,7 +57,7 @@ def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
         for axis, size in enumerate(before):
             pick = _picked(op, before, after, axis)
             if not np.array_equal(pick, np.arange(size)):
-                tensor = chain.picked(tensor, axis, tuple(pick.tolist()), fill=bits(beyond, FLOAT32))
+                tensor = chain.picked(tensor, axis, tuple(pick.tolist()), fill=base.bits(beyond, FLOAT32))
         return chain.finished(tensor)
     tensor = chain.linear(tensor, 1.0, -beyond) if beyond else tensor  # pixels beyond the tensor are sums of nothing
     for axis, (size, out) in enumerate(zip(before, after, strict=True)):
@@ -153,44 +135,38 @@ def _by_half_pixels(op: Operator, before: Shape, after: Shape, axis: int) -> boo
     return coordinates in _HALF_PIXEL and near and not (coordinates == _HALF_PIXEL[1] and out == 1 < size)
 
 
-def _form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
-    attributes = attributes_of(node)
-    if len(node.input) == _OPSET_10_INPUTS and input_of(node, 1) in beside.constants:
+def _form(node: Node, beside: Beside) -> Node:
+    attributes = base.attributes_of(node)
+    if len(node.input) == _OPSET_10_INPUTS and base.input_of(node, 1) in beside.constants:
         return node
     for key, known in _WORDS.items():
         if attributes.get(key, known[0]) not in known:
             listed = ", ".join(one.decode() for one in known)
-            refuse(
-                node, beside.source, f"of the unknown {key} {word(attributes[key])}", f"correct the node: known are {listed}"
-            )
-    plain = copied(node)
+            what = f"of the unknown {key} {base.word(attributes[key])}"
+            refuse(node, beside.source, what, f"correct the node: known are {listed}")
+    plain = base.copied(node)
     given = []
     for place in (_SCALES, _SIZES):
-        name = input_of(node, place)
-        if name in beside.constants and not any(
-            beside.constants[name].dims[:1]
-        ):  # exporters write an absent input as an empty tensor
+        name = base.input_of(node, place)
+        # exporters write an absent input as an empty tensor
+        if name in beside.constants and not any(beside.constants[name].dims[:1]):
             plain.input[place] = name = ""
         given += [name] if name else []
     if len(given) != 1 or given[0] not in beside.constants:
         refuse(node, beside.source, "whose scales or sizes are no constant", "fix the input shape and fold constants")
     if attributes.get("coordinate_transformation_mode") != _OF_A_REGION.encode():
         plain.input[_REGION] = ""
-    elif input_of(plain, _SCALES) or input_of(plain, _REGION) not in beside.constants:
-        refuse(
-            node,
-            beside.source,
-            "of a region by scales, or that the model computes",
-            "export it with sizes and a constant region",
-        )
+    elif base.input_of(plain, _SCALES) or base.input_of(plain, _REGION) not in beside.constants:
+        what = "of a region by scales, or that the model computes"
+        refuse(node, beside.source, what, "export it with sizes and a constant region")
     return plain
 
 
-def _upsample_form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
-    mode = attributes_of(node).get("mode", b"nearest")
+def _upsample_form(node: Node, beside: Beside) -> Node:
+    mode = base.attributes_of(node).get("mode", b"nearest")
     if mode not in _WORDS["mode"][:2]:
-        refuse(node, beside.source, f"of the unknown mode {word(mode)}", "correct the node: known are nearest, linear")
-    if len(node.input) > 1 and input_of(node, 1) not in beside.constants:
+        refuse(node, beside.source, f"of the unknown mode {base.word(mode)}", "correct the node: known are nearest, linear")
+    if len(node.input) > 1 and base.input_of(node, 1) not in beside.constants:
         refuse(node, beside.source, "whose scales are no constant", "fix the input shape and fold constants")
     return node
 
@@ -212,11 +188,11 @@ def _check(graph: Graph, op: Operator) -> Problem:
 
 SPECS = (
     OperatorSpec(
-        ("Resize",), _kind, _lower, ("resize", "resize_linear", "resize_cubic"), WINDOW,
-        constants=("", "roi", "scales", "sizes"), integers=frozenset({"sizes"}), form=_form, check=_check,
+        ("Resize",), _kind, _lower, ("resize", "resize_linear", "resize_cubic"), base.WINDOW,
+        constants=("", "roi", "scales", "sizes"), form=_form, check=_check,
     ),
     OperatorSpec(
-        ("Upsample",), _kind, _lower, ("resize", "resize_linear"), WINDOW,
+        ("Upsample",), _kind, _lower, ("resize", "resize_linear"), base.WINDOW,
         constants=("", "scales"), inputs_since=9, form=_upsample_form, check=check_spatial,
     ),
 )  # fmt: skip

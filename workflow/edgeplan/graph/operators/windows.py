@@ -4,34 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import (
-    AGAIN,
-    HEAVY,
-    WINDOW,
-    Beside,
-    Chain,
-    Check,
-    Form,
-    Lowerer,
-    OperatorSpec,
-    Part,
-    Problem,
-    attributes_of,
-    copied,
-    inner,
-    part,
-    refuse,
-    require_weights,
-    word,
-)
+from edgeplan.graph.operators import base
+from edgeplan.graph.operators.base import AGAIN, Beside, Chain, Node, OperatorSpec, Part, Problem, part, refuse
 from edgeplan.graph.steps import Setting
-
-if TYPE_CHECKING:
-    import onnx
-
 
 #: Ranks of the activations over which windows slide: a line, an image or a volume.
 _SPATIAL_RANKS = (3, 4, 5)
@@ -40,12 +17,12 @@ _PADDINGS = (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
 _LARGEST_WINDOW = (1 << 31) - 1  # products of two such numbers still have 64 bits
 
 
-def window_form(roles: tuple[str, ...] = ()) -> Form:
+def window_form(roles: tuple[str, ...] = ()) -> base.Form:
     """Return a form: windows of sizes that can be computed with, padded in one way."""
-    weighted = require_weights(roles)
+    weighted = base.require_weights(roles)
 
-    def form(node: onnx.NodeProto, beside: Beside) -> onnx.NodeProto:
-        attributes = attributes_of(node)
+    def form(node: Node, beside: Beside) -> Node:
+        attributes = base.attributes_of(node)
         least = {"kernel_shape": 1, "strides": 1, "dilations": 1, "group": 1, "pads": 0}
         for key, lowest in least.items():
             value = attributes.get(key, lowest)
@@ -53,10 +30,10 @@ def window_form(roles: tuple[str, ...] = ()) -> Form:
                 refuse(node, beside.source, f"with the impossible {key} {value}", "correct the node, or export the model again")
         padding, pads = attributes.get("auto_pad", b"NOTSET"), attributes.get("pads", [])
         if padding not in _PADDINGS or (padding != b"NOTSET" and any(pads)):
-            refuse(node, beside.source, f"padded by auto_pad {word(padding)} and pads {pads}", "export it with pads alone")
+            refuse(node, beside.source, f"padded by auto_pad {base.word(padding)} and pads {pads}", "export it with pads alone")
         plain = weighted(node, beside)
         if padding != b"NOTSET" and pads:  # ONNX's inference would take the zeros, engines take the mode
-            plain = copied(node)
+            plain = base.copied(node)
             del plain.attribute[:]
             plain.attribute.extend(a for a in node.attribute if a.name != "pads")
         return plain
@@ -261,30 +238,30 @@ def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
     pool = part(op, "pool", (), settings)
     if len(shapes[op.outputs[0]]) == len(size) + 2:
         return (pool,)
-    pooled = inner(op.outputs[0], (n, c, *[1] * len(size)), shapes)
+    pooled = base.inner(op.outputs[0], (n, c, *[1] * len(size)), shapes)
     return pool._replace(outputs=[pooled]), Part(f"{op.name}:squeeze", "reshape", [], [pooled], list(op.outputs), {}, {})
 
 
-def _pool(name: str, kind: str, lower: Lowerer = _pooled, check: Check = check_window) -> OperatorSpec:
+def _pool(name: str, kind: str, lower: base.Lowerer = _pooled, check: base.Check = check_window) -> OperatorSpec:
     return OperatorSpec(
-        (name,), of_volumes(kind), lower, (kind, f"{kind}3d"), WINDOW,
+        (name,), of_volumes(kind), lower, (kind, f"{kind}3d"), base.WINDOW,
         form=window_form(), check=check, lacks=_lacks, inexact=inexact_window,
     )  # fmt: skip
 
 
 SPECS = (
     OperatorSpec(
-        ("Conv",), _kind, _lower, ("conv", "dwconv", "conv3d", "dwconv3d"), HEAVY, form=window_form(_ROLES), check=_check,
+        ("Conv",), _kind, _lower, ("conv", "dwconv", "conv3d", "dwconv3d"), base.HEAVY, form=window_form(_ROLES), check=_check,
         macs=_macs, lacks=_one_input, inexact=inexact_window,
     ),
     OperatorSpec(
-        ("ConvTranspose",), of_volumes("deconv"), _lower_transposed, ("deconv", "deconv3d"), HEAVY, form=window_form(_ROLES),
-        check=_check, macs=_macs, lacks=_one_input,
+        ("ConvTranspose",), of_volumes("deconv"), _lower_transposed, ("deconv", "deconv3d"), base.HEAVY,
+        form=window_form(_ROLES), check=_check, macs=_macs, lacks=_one_input,
     ),
     _pool("MaxPool", "maxpool"),
     _pool("AveragePool", "avgpool"),
-    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), WINDOW, check=check_spatial),
-    OperatorSpec(("GlobalMaxPool",), "gmp", whole_image, (), WINDOW, check=check_spatial),
+    OperatorSpec(("GlobalAveragePool",), "gap", whole_image, (), base.WINDOW, check=check_spatial),
+    OperatorSpec(("GlobalMaxPool",), "gmp", whole_image, (), base.WINDOW, check=check_spatial),
     _pool("LpPool", "lppool", _lp, _check_lp),
-    OperatorSpec(("GlobalLpPool",), "glp", _lp, (), WINDOW, check=_check_lp),
+    OperatorSpec(("GlobalLpPool",), "glp", _lp, (), base.WINDOW, check=_check_lp),
 )  # fmt: skip

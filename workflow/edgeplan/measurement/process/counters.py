@@ -8,21 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_KIB = 1024
+from edgeplan.support.cgroups import fields
+from edgeplan.support.own_process import resident
+
 _MINOR_FAULTS, _MAJOR_FAULTS = 7, 9  # of /proc/PID/stat, behind the name
-
-
-def _fields(path: Path) -> dict[str, str]:
-    """Read the `key: value` lines of a file of /proc; empty where the system has none."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return {}
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-
-
-def _kib(fields: dict[str, str], key: str) -> int:
-    return int(fields.get(key, "0 kB").split()[0]) * _KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +45,16 @@ class Counters:
         """Read all counters of a process, by its number; of this one without."""
         folder = Path(f"/proc/{process}")
         stat = (folder / "stat").read_text().rpartition(")")[2].split()
-        status = _fields(folder / "status")
+        memory = resident(process)
         switches, ran, waited = 0, 0, 0
         for thread in (folder / "task").iterdir():
             with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
-                switches += int(_fields(thread / "status").get("nonvoluntary_ctxt_switches", 0))
+                switches += fields(thread / "status").get("nonvoluntary_ctxt_switches:", 0)
                 time_ran, time_waited, _ = (thread / "schedstat").read_text().split()
                 ran, waited = ran + int(time_ran), waited + int(time_waited)
-        rss, peak, anonymous, file, shared = (_kib(status, key) for key in ("VmRSS", "VmHWM", "RssAnon", "RssFile", "RssShmem"))
         minor, major = int(stat[_MINOR_FAULTS]), int(stat[_MAJOR_FAULTS])
-        read = int(_fields(folder / "io").get("read_bytes", "0"))
-        return cls(minor, major, read, rss, peak, anonymous, file, shared, switches, ran / 1e6, waited / 1e6)
+        read = fields(folder / "io").get("read_bytes:", 0)
+        return cls(minor, major, read, **memory, switches=switches, ran_ms=ran / 1e6, waited_ms=waited / 1e6)
 
 
 def reset_peak(process: int | str = "self") -> None:

@@ -36,20 +36,14 @@ _MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108  what PoCL unpacks at each start
 class GpuStartJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job asks for one cold start, and inferences after it.
 
-    Attributes:
-        inputs: an .npz of the inputs.
-        outputs: file to write the first outputs to, .npz; "" for none.
-        warm_runs: inferences after the first.
-        pinned: whether the host's threads keep off the processors that the device computes on.
-        evicted: whether the plan's files and the model's are dropped from the page cache before; else they are read through.
-        scratch: an empty folder for what the driver unpacks; "" for its own.
+    Inputs, and the first outputs where a file is named, are .npz. The plan's files and the model's are `evicted` from the page
+    cache before, or else read through; `scratch` is an empty folder for what the driver unpacks, "" for its own.
     """
 
     folder: str
     inputs: str
     outputs: str = ""
     warm_runs: int = 0
-    pinned: bool = True
     evicted: bool = False
     scratch: str = ""
 
@@ -98,8 +92,7 @@ def started(job: GpuStartJob) -> GpuStartResult:
     with np.load(job.inputs, allow_pickle=False) as given:
         inputs = {name: given[name] for name in given.files}
     opened = open_gpu(cast("GpuProgram", read_folder(folder, GPU_START).program).device)
-    if job.pinned:
-        os.sched_setaffinity(0, host_processors(opened.processor))
+    os.sched_setaffinity(0, host_processors(opened.processor))  # off those that the device computes on
     gc.collect()
     gc.freeze()
     files = files_of(read_folder(folder, GPU_START))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgeplan.support.tensors import ModelInput
 
 Array = npt.NDArray[Any]
+JobInputs = dict[str, Any]
 _BELOW = 2
 
 
@@ -39,11 +40,15 @@ def random_inputs(
 
 def random_inputs_of(borders: Iterable[ModelInput]) -> dict[str, Array]:
     """Draw seeded inputs of a program, see `random_inputs`."""
-    fields = job_inputs(borders)
-    return random_inputs(fields["inputs"], 0, fields["types"], fields["below"])
+    return drawn(job_inputs(borders))
 
 
-def job_inputs(borders: Iterable[ModelInput]) -> dict[str, dict[str, Any]]:
+def drawn(told: JobInputs) -> dict[str, Array]:
+    """Draw the inputs that a job tells of."""
+    return random_inputs(told["inputs"], 0, told["types"], told["below"])
+
+
+def job_inputs(borders: Iterable[ModelInput]) -> JobInputs:
     """Return the fields of a job that say which inputs a program takes: shapes, types, and what integers stay below."""
     known = tuple(borders)
     return {

@@ -63,8 +63,6 @@ class RunJob(_FedJob):
     """Asks for one cold run, and warm runs after it in the same process.
 
     Attributes:
-        state: what the page cache holds when the clock starts.
-        warm_runs: runs after the cold one.
         usual_us: time of the load of `interference.py` on a processor alone; 0 starts whether or not the processors are free.
         reference: an .npz of expected outputs to compare with, or nothing.
         save_outputs: where to write the outputs as .npz, or nothing.
@@ -126,13 +124,11 @@ class RunResult(_Document):
             stage of its own, for engines that do not tell. Measured after the runs.
         anonymous_bytes: memory the cold run added that no file backs.
         rss_before_bytes, peak_rss_bytes: resident memory when the clock started, and its peak by the first output.
-        read_bytes: bytes the cold run fetched from the disk.
-        file_bytes: size of the files the run may read.
-        cached_before: share of those files in the page cache when the clock started, 0 to 1.
-        state_reached: whether the page cache was as the job asked.
+        read_bytes, file_bytes: bytes that the cold run fetched from the disk, and that the files have which it may read.
+        cached_before: share of those files in the page cache when the clock started, 0 to 1; `state_reached`: as it was asked.
         interference: that load on all processors of the run at once, over its usual time: the larger of the looks just before
             the clock started and just after it stopped; 1 where it was not looked at.
-        switches, waited_ms, stolen_ms: what the cold run lost to others, see `preemption.py`.
+        switches, waited_ms, stolen_ms: what the cold run lost to others, see `measurement.others`.
         output_error: max|a - b| / max|b| over the outputs against the reference; nothing without one.
     """
 

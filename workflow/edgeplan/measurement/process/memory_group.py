@@ -29,7 +29,7 @@ from edgeplan.support.subprocesses import end, start
 _ROOT_1, _ROOT_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 _PAGE_BYTES = 4096
 _NAME = "edgeplan-"
-_READY_SECONDS = 120.0
+_READY_SECONDS, _TIMEOUT_SECONDS = 120.0, 300.0
 
 
 class NoGroupError(Exception):
@@ -38,15 +38,10 @@ class NoGroupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """The outcome of a process that was held to a limit of memory.
+    """The outcome of a process that was held to a limit; a negative code is the signal that ended it (9: out of memory).
 
-    Attributes:
-        code: exit code; negative: the signal that ended it (9: out of memory).
-        stdout, stderr: what it said.
-        idle_bytes: what the group used when the process said that it was idle; 0 if it never did.
-        limit_bytes: that it was held to.
-        peak_bytes: the most that it used from then on.
-        failures: how often an allocation hit the limit from then on.
+    `idle_bytes` is what the group used when the process said that it was idle, 0 if it never did; `peak_bytes` the most that it
+    used from then on, and `failures` how often an allocation hit the limit.
     """
 
     code: int
@@ -56,10 +51,6 @@ class Limited:
     limit_bytes: int
     peak_bytes: int
     failures: int
-
-
-class NoCopiesError(Exception):
-    """A process cannot be given copies of the files that it maps."""
 
 
 def copied_files(files: Iterable[str], folder: Path) -> dict[str, str]:
@@ -73,9 +64,9 @@ def copied_files(files: Iterable[str], folder: Path) -> dict[str, str]:
             found[file] = str(copy.resolve())
         left = evict(map(Path, found.values()))
     except OSError as error:
-        raise NoCopiesError(f"libraries cannot be copied to {folder}: {error.strerror}") from error
+        raise NoGroupError(f"libraries cannot be copied to {folder}: {error.strerror}") from error
     if left:
-        raise NoCopiesError(f"copies of libraries in {folder} stay in the page cache")
+        raise NoGroupError(f"copies of libraries in {folder} stay in the page cache")
     return found
 
 
@@ -178,7 +169,7 @@ def _controllers(root: Path) -> Sequence[str]:
         return ()
 
 
-def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, timeout_seconds: float = 300.0) -> Limited:
+def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int) -> Limited:
     """Run a module of this package, held to what it takes idle and a budget (bytes) more.
 
     It reads the job, which names the gate, on stdin, says "ready" when it is idle, and waits for
@@ -192,7 +183,7 @@ def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, time
     )
     command = [sys.executable, "-c", starter, module]
     with memory_group() as group:
-        return _held(group, command, job_with_gate, gate, lambda: group.limit(budget), timeout_seconds)
+        return _held(group, command, job_with_gate, gate, lambda: group.limit(budget), _TIMEOUT_SECONDS)
 
 
 def run_paying(
@@ -211,10 +202,7 @@ def run_paying(
         budget: bytes over what the group uses when it is idle; 0: nothing is added to the limit.
         timeout_seconds: for the process.
     """
-    try:
-        copies = copied_files(files, work)
-    except NoCopiesError as error:
-        raise NoGroupError(str(error)) from error
+    copies = copied_files(files, work)
     with memory_group() as group:
         if limit:
             group.set_limit(limit)

@@ -26,12 +26,7 @@ _POINTER, _WORD, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A record that was prepared.
-
-    Attributes:
-        number: names it to `Bench.execute`.
-        spent: nanoseconds of each stage that there was: "read", "create", "transform".
-    """
+    """A record that was prepared, by its number, and the nanoseconds of each stage: "read", "create", "transform"."""
 
     number: int
     spent: dict[str, int]
@@ -42,8 +37,7 @@ class Bench(Closing):
 
     Args:
         program: as `runtime.packed_programs` makes it.
-        library: file of oneDNN.
-        cache: file that cached weights come from.
+        library, cache: files of oneDNN, and that cached weights come from.
         memory: another bench whose memory this one uses, as large at least; it is closed after this one.
 
     Raises:

@@ -6,15 +6,13 @@ import signal
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.program import OverTimeError, Program
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.graph.shapes import FLOAT32
 from edgeplan.measurement.process.counters import Counters, reset_peak
-from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.inputs import JobInputs, drawn
 from edgeplan.measurement.process.job import PrepareJob
 from edgeplan.measurement.process.memory_group import memory_group
 from edgeplan.measurement.process.starts import prepare_offline
@@ -60,33 +58,19 @@ class StockResult:
         return max(0, self.peak.peak - self.idle.rss)
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Describes a model's inputs: shapes, the types of those not of float32, and what indices among them stay below."""
-
-    shapes: dict[str, tuple[int, ...]]
-    types: dict[str, str]
-    below: dict[str, int]
-
-    def fields(self) -> dict[str, Any]:
-        """Return them as jobs have them."""
-        return {"inputs": self.shapes, "types": self.types, "below": self.below}
-
-
-def inputs_of(model: Path) -> Inputs:
-    """Return random inputs of a model."""
+def inputs_of(model: Path) -> JobInputs:
+    """Return the random inputs of a model, as jobs have them."""
     graph = load_onnx(model)
-    types = {name: graph.tensors[name].dtype for name in graph.inputs}
-    return Inputs(
-        {name: graph.shape(name) for name in graph.inputs},
-        {name: dtype for name, dtype in types.items() if dtype != FLOAT32},
-        dict(index_limits(graph)),
-    )
+    return {
+        "inputs": {name: graph.shape(name) for name in graph.inputs},
+        "types": {name: graph.tensors[name].dtype for name in graph.inputs},
+        "below": dict(index_limits(graph)),
+    }
 
 
-def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: int) -> Artefact:
+def prepared(setting: str, model: Path, inputs: JobInputs, folder: Path, threads: int) -> Artefact:
     """Prepare the artefact that a setting loads for a model."""
-    found = prepare_offline(PrepareJob(setting=setting, threads=threads, model=model, folder=folder, **inputs.fields()))
+    found = prepare_offline(PrepareJob(setting=setting, threads=threads, model=model, folder=folder, **inputs))
     if found.artefact is None:
         raise ColdRunError(f"{setting} cannot run the model: {found.reason}", where=str(model), next_step="leave it out")
     return found.artefact
@@ -101,7 +85,7 @@ def run_model(setting: str, model: Path, folder: Path, processors: tuple[int, ..
 def run_stock(
     setting: str,
     artefact: Artefact,
-    inputs: Inputs,
+    inputs: JobInputs,
     processors: tuple[int, ...],
     runs: int,
     *,
@@ -113,7 +97,7 @@ def run_stock(
     Opening with the first inference, and each further one, may take the seconds of patience, and after as many in all no
     further one begins; 0: any time. The system holds it to a budget of bytes over idle; None: no limit.
     """
-    values = random_inputs(inputs.shapes, 0, inputs.types, inputs.below)
+    values = drawn(inputs)
     with (nullcontext() if budget is None else memory_group()) as group, Program(
         setting, artefact, values,
         threads=len(processors), processors=processors, timeout_seconds=_TIMEOUT_SECONDS, group=group,

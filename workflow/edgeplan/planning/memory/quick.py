@@ -117,15 +117,10 @@ def best(
 
     Of plans as fast it is the one that reads least.
 
-    Args:
-        workload: the steps.
-        reader: what weights are read with.
-        budget: bytes for tensors and weights.
-        mode: what is planned for.
-        layouts: addresses of the tensors, those worth trying first; what is near to the bound ends the search.
-        others: placements to hold beside.
-        again: be done in hundredths of a second: the search ends farther from the bound, and tries less.
-        first: steps whose weights stay at a smaller budget, in their order: they are kept before others, and do not move.
+    The budget is in bytes. Of the layouts, addresses of the tensors, those worth trying come first: what is near to the bound
+    ends the search. Other placements are held beside. What is planned `again` is done in hundredths of a second: the search
+    ends farther from the bound, and tries less. Weights of the steps in `first` stay at a smaller budget, in their order: they
+    are kept before others, and do not move.
     """
     bound = bound_ms(workload, reader, budget, mode, 1 + workload.steps // _FIRSTS_AGAIN if again else 1)
     near, shares = (_NEAR_AGAIN, _SHARES_AGAIN) if again else (NEAR, SHARES)

@@ -90,19 +90,11 @@ class PairCosts:
         forth, back = self.cpu_to_gpu_ms, self.gpu_to_cpu_ms
         return ((0.0, forth, forth), (back, 0.0, back), (back, forth, max(forth, back)))
 
-    @cached_property
-    def delays_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """From the end of a step until a reader may start, [step][its kind][the reader's]."""
-        tables: dict[tuple[float, float], tuple[tuple[float, ...], ...]] = {}
-        for s in self.steps:
-            if (moves := (s.to_cpu_ms, s.to_gpu_ms)) not in tables:
-                both = max(moves)
-                movement = ((0.0, moves[1], moves[1]), (moves[0], 0.0, moves[0]), (*moves, both))
-                tables[moves] = tuple(
-                    tuple(a + b for a, b in zip(wait, move, strict=True))
-                    for wait, move in zip(self.synchronisation_ms, movement, strict=True)
-                )
-        return tuple(tables[s.to_cpu_ms, s.to_gpu_ms] for s in self.steps)
+    def delay_ms(self, k: int, kind: int, reader: int) -> float:
+        """From the end of step `k` until a reader may start, by their kinds."""
+        moves = (self.steps[k].to_cpu_ms, self.steps[k].to_gpu_ms)
+        movement = ((0.0, moves[1], moves[1]), (moves[0], 0.0, moves[0]), (*moves, max(moves)))
+        return self.synchronisation_ms[kind][reader] + movement[kind][reader]
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:

@@ -177,10 +177,9 @@ def _not_here(costs: PairCosts, chosen: Sequence[Option], k: int) -> str:
 
 
 def _with_hand_overs(costs: PairCosts, chosen: Sequence[Option], k: int, option: Option) -> float:
-    total = option.span_ms
-    step = costs.steps[k]
-    total += max((costs.delays_ms[i][chosen[i].kind][option.kind] for i in step.inputs), default=0.0)
-    return total + max((costs.delays_ms[k][option.kind][chosen[r].kind] for r in costs.readers[k]), default=0.0)
+    before = max((costs.delay_ms(i, chosen[i].kind, option.kind) for i in costs.steps[k].inputs), default=0.0)
+    behind = max((costs.delay_ms(k, option.kind, chosen[r].kind) for r in costs.readers[k]), default=0.0)
+    return option.span_ms + before + behind
 
 
 _HELD = (1, 2, 0)  # memories with all of an output, by its step's kind: bit 0 the CPU's

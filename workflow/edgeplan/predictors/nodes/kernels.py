@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.predictors.nodes.features import SIZES, SPILLED, Floats, Integers, Table, logs, terms
-from edgeplan.predictors.trees import Forest
+from edgeplan.predictors.walking import Forest, Walk
 from edgeplan.support.lazy import lazily
 from edgeplan.support.numerics import nine_digits_each
 
 optimize = lazily("scipy.optimize")  # training alone needs it
-walking = lazily("edgeplan.predictors.walking")  # many rows alone need it
 
 #: A process has so many rows at most.
 MOST_ROWS = 300
@@ -201,12 +200,8 @@ class Kernels:
         earlier = self.prior.estimate(table, spread=spread) if self.prior else None
         apart = split_terms(table.sizes, earlier)
         count = len(table.sizes)
-        near, far, deviation, rows = (
-            np.empty(count),
-            np.empty(count),
-            np.empty(count if spread else 0),
-            np.zeros(count, np.int64),
-        )
+        near, far, deviation = (np.empty(size) for size in (count, count, count if spread else 0))
+        rows = np.zeros(count, np.int64)
         members: dict[str, list[int]] = {}
         for place, kind in enumerate(table.kinds):
             members.setdefault(kind if kind in self.kinds else "", []).append(place)
@@ -223,13 +218,12 @@ class Kernels:
             keys = tuple(table.keys[place] for place in places)
             codes = model.codes(keys)
             close, distant = (np.einsum("ij,ij->i", one[at], model.works(codes)) for one in apart)
-            trees = None
-            if model.trees:
+            left = _expected(model, keys, seen[at])
+            if model.trees:  # the mean of both; a key without a process is corrected half as far as the trees say
                 trees = _walked(self.forest, ensembles.index(kind), seen_by_trees(seen[at], codes, close))
-            ratio = np.where(codes >= 0, model.levels[codes], 0.0) + np.clip(
-                _left(model, keys, seen[at], trees), -_FARTHEST_RATIO, _FARTHEST_RATIO
-            )
-            factor = np.exp(ratio)
+                left = (left + trees) / 2
+            level = np.where(codes >= 0, model.levels[codes], 0.0)
+            factor = np.exp(level + np.clip(left, -_FARTHEST_RATIO, _FARTHEST_RATIO))
             near[at], far[at] = close * factor, distant * factor
             rows[at] = np.where(codes >= 0, model.rows[codes], 0)
             if spread:
@@ -262,14 +256,14 @@ def deviations(model: KindModel, keys: tuple[str, ...], seen: Floats) -> Floats:
     return result * model.stretch
 
 
-def _left(model: KindModel, keys: tuple[str, ...], seen: Floats, trees: Floats | None) -> Floats:
-    """Return the mean of trees and process; a key without a process is corrected half as far as the trees say."""
+def _expected(model: KindModel, keys: tuple[str, ...], seen: Floats) -> Floats:
+    """Return the ratios that processes expect; 0 of a key without one."""
     expected = np.zeros(len(keys))
     for process, at in _by_process(model, keys):
         for start in range(0, len(at), _CHUNK):
             chunk = at[start : start + _CHUNK]
             expected[chunk] = process.expected(seen[chunk])
-    return expected if trees is None else (expected + trees) / 2
+    return expected
 
 
 def _by_process(model: KindModel, keys: tuple[str, ...]) -> list[tuple[Process, Integers]]:
@@ -280,6 +274,6 @@ def _by_process(model: KindModel, keys: tuple[str, ...]) -> list[tuple[Process, 
 
 
 def _walked(forest: Forest, ensemble: int, rows: Floats) -> Floats:
-    if len(rows) >= _MANY_ROWS and (walk := walking.Walk.of(forest, ensemble, rows.shape[1])):
+    if len(rows) >= _MANY_ROWS and (walk := Walk.of(forest, ensemble, rows.shape[1])):
         return np.asarray(walk.raw(rows))
     return forest.raw(rows, ensemble)

@@ -16,7 +16,7 @@ from edgeplan.graph.nodes import NodeConfig
 from edgeplan.predictors.nodes.features import SPILLED, TERMS, Floats, Integers, Table, logs, spill
 from edgeplan.predictors.nodes.kernels import Kernels, KindModel, Process, seen_by_trees, split_terms
 from edgeplan.predictors.settings import TrainingSettings
-from edgeplan.predictors.trees import Forest
+from edgeplan.predictors.walking import Forest
 from edgeplan.support.lazy import lazily
 from edgeplan.support.numerics import nine_digits, nine_digits_each
 
@@ -202,7 +202,7 @@ def _of_kind(
         matrix = seen_by_trees(seen, codes, np.einsum("ij,ij->i", near, key_work[codes]))
         if kind not in tuned.parameters:
             tuned.parameters[kind] = _parameters(matrix, left, samples.group, settings)
-        boosters = [boost(matrix, left, np.ones(len(us)), tuned.parameters[kind], seed) for seed in settings.seeds]
+        boosters = [boost(_data(matrix, left), tuned.parameters[kind], seed) for seed in settings.seeds]
         texts = [booster.model_to_string() for booster in boosters]
     spread = _unlike(rows, us, codes, to_prior)
     return KindModel(work, keys, key_work, levels, counts, processes, bool(texts), spread), texts
@@ -213,7 +213,7 @@ def _parameters(matrix: Floats, left: Floats, group: Integers, settings: Trainin
         return dict(SMALL)
     if settings.trials == 0:
         return dict(QUICK)
-    return search(matrix, left, np.ones(len(left)), held_out(group, settings), settings)
+    return search(matrix, left, held_out(group, settings), settings)
 
 
 def _work(rows: Floats, us: Floats, to_prior: float | None, of_kind: Floats | None = None) -> Floats:
@@ -280,10 +280,13 @@ def group_folds(group: Integers, folds: int, seed: int) -> Integers:
     return np.asarray((shuffled % max(1, min(folds, len(groups))))[inverse], dtype=np.int64)
 
 
-def boost(matrix: Floats, ratio: Floats, weight: Floats, parameters: Mapping[str, float | int | str], seed: int) -> Any:
-    """Train the trees that predict `ratio` from the features."""
-    data = lightgbm.Dataset(matrix, ratio, weight=weight, params={"verbosity": -1}, free_raw_data=False)
-    return lightgbm.train({**_HUBER, **_FIXED, **parameters, "seed": seed}, data)
+def boost(data: Any, parameters: Mapping[str, Any], seed: int, *rounds: int, **watched: Any) -> Any:
+    """Train the trees that predict ratios from the features."""
+    return lightgbm.train({**_HUBER, **_FIXED, **parameters, "seed": seed}, data, *rounds, **watched)
+
+
+def _data(matrix: Floats, ratio: Floats) -> Any:
+    return lightgbm.Dataset(matrix, ratio, params={"verbosity": -1}, free_raw_data=False)
 
 
 def held_out(group: Integers, settings: TrainingSettings) -> tuple[Integers, Integers]:
@@ -294,9 +297,7 @@ def held_out(group: Integers, settings: TrainingSettings) -> tuple[Integers, Int
     return sample[~held], sample[held]
 
 
-def search(
-    matrix: Floats, ratio: Floats, weight: Floats, parts: tuple[Integers, Integers], settings: TrainingSettings
-) -> Parameters:
+def search(matrix: Floats, ratio: Floats, parts: tuple[Integers, Integers], settings: TrainingSettings) -> Parameters:
     """Tune the trees by Optuna (ranges of LiPG, section 5.2) on the first part of the rows, with the second one held out.
 
     Trials alone bound it: a bound in seconds would make predictors depend on the speed of the machine that trains them.
@@ -316,17 +317,10 @@ def search(
             "bagging_fraction": trial.suggest_float("bagging_fraction", 0.5, 1.0),
             "feature_fraction": trial.suggest_float("feature_fraction", 0.3, 1.0),
         }
-        datasets = [
-            lightgbm.Dataset(matrix[rows], ratio[rows], weight=weight[rows], params={"verbosity": -1}, free_raw_data=False)
-            for rows in parts
-        ]
-        booster = lightgbm.train(
-            {**_HUBER, "metric": "l1", **_FIXED, **parameters, "seed": settings.seeds[0]},
-            datasets[0],
-            _MAX_TREES,
-            valid_sets=[datasets[1]],
-            callbacks=[lightgbm.early_stopping(_EARLY_STOP, verbose=False), _give_up(trial)],
-        )
+        learnt_from, tested_on = (_data(matrix[rows], ratio[rows]) for rows in parts)
+        stops = [lightgbm.early_stopping(_EARLY_STOP, verbose=False), _give_up(trial)]
+        parameters = {"metric": "l1", **parameters}
+        booster = boost(learnt_from, parameters, settings.seeds[0], _MAX_TREES, valid_sets=[tested_on], callbacks=stops)
         trial.set_user_attr("trees", booster.best_iteration)
         return float(booster.best_score["valid_0"]["l1"])
 

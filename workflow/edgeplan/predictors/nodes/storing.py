@@ -23,7 +23,7 @@ from edgeplan.graph.nodes import NodeConfig
 from edgeplan.predictors.nodes.features import SIZES, TERMS
 from edgeplan.predictors.nodes.kernels import TREE_FEATURES, Kernels, KindModel, Process
 from edgeplan.predictors.nodes.predictor import NodePredictor, Relation, Strict, Trust
-from edgeplan.predictors.trees import Forest
+from edgeplan.predictors.walking import Forest
 from edgeplan.support.files import read_json, read_whole, state_folder, write_atomically, write_text
 from edgeplan.support.lazy import lazily
 from edgeplan.workspace import KERNELS

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -23,14 +22,12 @@ from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Created, Creator, Implementation
-from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import BLOCKED, NHWC, same_bytes, size_bytes
-from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut_sections
+from edgeplan.runtime.layouts import NHWC, same_bytes, size_bytes
+from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut_sections, view_of
 from edgeplan.runtime.processor import Region
-from edgeplan.runtime.program import Program, candidates_key, plan_buffers, shared_buffers
+from edgeplan.runtime.program import candidates_key, plan_buffers, shared_buffers
 from edgeplan.runtime.ranges import Ranged
 from edgeplan.runtime.streaming.program import ELSEWHERE
-from edgeplan.runtime.weights import locate_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,8 @@ class Partitioned:
 def partition(lowered: Lowered, layouts: Mapping[str, str], block: int, assignments: Sequence[Assignment]) -> Partitioned:
     """Put the steps of a model on two lanes, where each waits for all of the step before; channels split in blocks."""
     if len(assignments) != len(lowered.steps):
-        raise _misfit(lowered, f"{len(assignments)} assignments for {len(lowered.steps)} steps")
+        what = f"the partition does not fit the model: {len(assignments)} assignments for {len(lowered.steps)} steps"
+        raise ModelError(what, where=lowered.name, next_step="plan the model again")
     cuts = [Cut(a.dimension, (a.end,)) if isinstance(a, Split) else None for a in assignments]
     sections = cut_sections(lowered, layouts, block, cuts)
     ranged = sections.ranged
@@ -113,16 +111,6 @@ def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple
     return tuple(found)
 
 
-def partitioned_program(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int = 1, home: str = BLOCKED) -> Program:
-    """The program of a partition: its sub-steps, those of lane 0 with implementations, and room for their scratch."""
-    lowered = partitioned.ranged.lowered
-    creator = Creator(dnnl, lowered.shapes, partitioned.layouts, partitioned.offsets, lowered.types)
-    choices, created = zip(*host_kernels(creator, partitioned, threads), strict=True)
-    weights, scratch = locate_weights(model, partitioned.lowered), max(one.scratch_bytes for one in created)
-    arena = partitioned.layouts, partitioned.offsets, partitioned.arena_bytes
-    return Program.of(lowered, home, list(choices), arena, scratch, weights, partitioned.ranged.weights)
-
-
 def host_kernels(creator: Creator, partitioned: Partitioned, threads: int) -> list[tuple[Implementation, Created]]:
     """Choose what the host runs each of its sub-steps by; `ELSEWHERE`, without calls, for those of lane 1."""
     chosen: dict[object, Implementation] = {}
@@ -138,10 +126,6 @@ def host_kernels(creator: Creator, partitioned: Partitioned, threads: int) -> li
                 chosen[key] = default(candidates(creator, step))
             found.append((chosen[key], creator.create(step, chosen[key], generate=False)))
     return found
-
-
-def _misfit(lowered: Lowered, problem: str) -> ModelError:
-    return ModelError(f"the partition does not fit the model: {problem}", where=lowered.name, next_step="plan the model again")
 
 
 def _needed(lanes: Sequence[int], origin: Sequence[int]) -> tuple[int, ...]:
@@ -174,16 +158,10 @@ def region_at(offset: int, size: int) -> Region:
     return offset, size, 1, size
 
 
-def is_view(program: Program | Partitioned, step: Step, block: int) -> bool:
-    """Tell whether a reshape's output lies where its input does, so that nothing is done for it."""
-    shapes = program.shapes if isinstance(program, Program) else program.ranged.lowered.shapes
-    return is_view_at(step, shapes, program.layouts, program.offsets, block)
-
-
-def is_view_at(
+def is_view(
     step: Step, shapes: Mapping[str, tuple[int, ...]], layouts: Mapping[str, str], offsets: Mapping[str, int], block: int
 ) -> bool:
-    """Tell of a step what `is_view` does, before there is a program."""
+    """Tell whether a reshape's output lies where its input does, so that nothing is done for it."""
     if step.kind != "reshape":
         return False
     source, output = step.inputs[0], step.outputs[0]
@@ -196,13 +174,25 @@ def crossings(partitioned: Partitioned, block: int, untouched: Collection[int] =
     lowered = partitioned.ranged.lowered
     touched = []
     for k, (step, lane) in enumerate(zip(lowered.steps, partitioned.lanes, strict=True)):
-        if k in untouched or is_view(partitioned, step, block):
+        if k in untouched or is_view(step, lowered.shapes, partitioned.layouts, partitioned.offsets, block):
             touched.append(_Touched(lane, (), ()))
             continue
         reads = tuple(_read(partitioned, tensor, block) for tensor in step.reads)
         touched.append(_Touched(lane, reads, tuple(_written(partitioned, step, block))))
     inputs, outputs = (tuple(_read(partitioned, t, block) for t in ends) for ends in (lowered.inputs, lowered.outputs))
-    return _moves(touched, inputs, outputs)
+    state = _State([*inputs, *outputs, *(region for one in touched for region in (*one.reads, *one.writes))])
+    moved_in: list[list[Region]] = [[] for _ in touched]
+    moved_out: list[list[Region]] = [[] for _ in touched]
+    regions: dict[int, tuple[Region, ...]] = {_MODEL: inputs}
+    for region in inputs:
+        state.write(region, _MODEL, _HOST)
+    for k, one in enumerate((*touched, _Touched(_HOST, outputs, ()))):
+        for writer, region in state.lacking(one.reads, one.lane, regions):
+            (moved_out[writer] if one.lane == _HOST else moved_in[k]).append(region)
+        regions[k] = one.writes
+        for region in one.writes:
+            state.write(region, k, one.lane)
+    return tuple(map(tuple, moved_in)), tuple(map(tuple, moved_out))
 
 
 def _read(partitioned: Partitioned, tensor: str, block: int) -> Region:
@@ -217,9 +207,7 @@ def _written(partitioned: Partitioned, step: Step, block: int) -> list[Region]:
     lowered, output = partitioned.ranged.lowered, step.outputs[0]
     item, at = BYTES_PER_ELEMENT[lowered.types.get(output, "float32")], partitioned.offsets[output]
     if "written" in step.settings:
-        axes = step.sizes("written")
-        half = len(axes) // 2
-        return _strided(at, item, axes[:half], axes[half:])
+        return _strided(at, item, *view_of(step, "written", ()))
     if step.kind == "paste_rows":
         shape, layout = lowered.shapes[output], partitioned.layouts[output]
         rows, start = lowered.shapes[step.inputs[0]][2], step.integer("start")
@@ -238,22 +226,6 @@ def _strided(at: int, item: int, sizes: Sequence[int], strides: Sequence[int]) -
     pitch, height = (axes[-1][0] * item, axes[-1][1]) if axes else (width, 1)
     places = [[stride * item * place for place in range(size)] for stride, size in axes[:-1]]
     return [(at + sum(place), width, height, pitch) for place in itertools.product(*places)]
-
-
-def _moves(touched: Sequence[_Touched], inputs: Sequence[Region], outputs: Sequence[Region]) -> Moves:
-    state = _State([*inputs, *outputs, *(region for one in touched for region in (*one.reads, *one.writes))])
-    moved_in: list[list[Region]] = [[] for _ in touched]
-    moved_out: list[list[Region]] = [[] for _ in touched]
-    regions: dict[int, tuple[Region, ...]] = {_MODEL: tuple(inputs)}
-    for region in inputs:
-        state.write(region, _MODEL, _HOST)
-    for k, one in enumerate((*touched, _Touched(_HOST, tuple(outputs), ()))):
-        for writer, region in state.lacking(one.reads, one.lane, regions):
-            (moved_out[writer] if one.lane == _HOST else moved_in[k]).append(region)
-        regions[k] = one.writes
-        for region in one.writes:
-            state.write(region, k, one.lane)
-    return tuple(map(tuple, moved_in)), tuple(map(tuple, moved_out))
 
 
 class _State:

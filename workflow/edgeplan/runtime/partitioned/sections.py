@@ -25,6 +25,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.blocks import dense
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.shapes import free
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
@@ -188,7 +189,7 @@ def _plain(lowered: Lowered, layouts: Mapping[str, str], step: Step) -> str:
 def _written(shapes: Mapping[str, Shape], step: Step) -> Shape:
     """Shape of what a step writes: of a product as its view is."""
     output = step.outputs[0]
-    return _view(step, shapes, "written", output)[0] if step.kind == "matmul" else shapes[output]
+    return view_of(step, "written", shapes[output])[0] if step.kind == "matmul" else shapes[output]
 
 
 def _batch_axis(shape: Shape, step: Step) -> int:
@@ -222,7 +223,7 @@ def _why_no_matrices(lowered: Lowered, layouts: Mapping[str, str], step: Step) -
     if step.post_ops or step.weights:
         return "a product with a constant, or with more behind it"
     axis = _batch_axis(shape, step)
-    batched = {_view(step, lowered.shapes, key, t)[0][axis] for key, t in _sides(step)} == {shape[axis]}
+    batched = {view_of(step, key, lowered.shapes[t])[0][axis] for key, t in _sides(step)} == {shape[axis]}
     return _plain(lowered, layouts, step) if batched else "what it reads has no batch"
 
 
@@ -277,13 +278,12 @@ def _sides(step: Step) -> tuple[tuple[str, str], ...]:
     return (*((f"read_{place}", tensor) for place, tensor in enumerate(step.inputs)), ("written", step.outputs[0]))
 
 
-def _view(step: Step, shapes: Mapping[str, Shape], key: str, tensor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and strides (in elements) of an operand of a product."""
-    if key in step.settings:
-        axes = step.sizes(key)
-        return axes[: len(axes) // 2], axes[len(axes) // 2 :]
-    shape = shapes[tensor]
-    return shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def view_of(step: Step, key: str, shape: Shape) -> tuple[Shape, Shape]:
+    """Return sizes and strides (in elements) of an operand of a product, which has a shape where nothing views it."""
+    if key not in step.settings:
+        return shape, dense(shape)
+    axes = step.sizes(key)
+    return axes[: len(axes) // 2], axes[len(axes) // 2 :]
 
 
 class _Cutter:
@@ -361,7 +361,7 @@ class _Cutter:
             if key not in cut_axis:
                 parts[key] = tensor
                 continue
-            sizes, strides = _view(step, self._given, key, tensor)
+            sizes, strides = view_of(step, key, self._given[tensor])
             axis = cut_axis[key]
             new = (*sizes[:axis], bounds[1] - bounds[0], *sizes[axis + 1 :])
             settings[key] = (*new, *strides)

@@ -46,27 +46,23 @@ Times = npt.NDArray[np.int64]
 class Item:
     """A sub-step on its lane: 0, the CPU's, or 1, the GPU's; it starts when `needed` items of the other lane are done.
 
-    The host's steps are those of its loop, in order. Regions of the arena are moved before it and behind it; None where nothing
-    is.
+    The host's steps are those of its loop, in order. Regions of the arena are moved before it and behind it.
     """
 
     lane: int
     needed: int
     kernel: Kernel
     name: str = ""
-    moved_in: tuple[Region, ...] = ()
-    moved_out: tuple[Region, ...] = ()
-    arena: Buffer | None = None
+    moved_in: tuple[tuple[Buffer, Region], ...] = ()
+    moved_out: tuple[tuple[Buffer, Region], ...] = ()
 
     def enqueue(self, gpu: Processor) -> None:
         """Have the GPU's queue move what the kernel reads, run it, and move what the host reads."""
-        if self.arena is not None:
-            for region in self.moved_in:
-                gpu.enqueue_in(self.arena, region)
+        for move in self.moved_in:
+            gpu.enqueue_in(*move)
         gpu.enqueue(self.kernel)
-        if self.arena is not None:
-            for region in self.moved_out:
-                gpu.enqueue_out(self.arena, region)
+        for move in self.moved_out:
+            gpu.enqueue_out(*move)
 
 
 class Lanes(ABC):
@@ -312,11 +308,13 @@ class PairSession(Session):
         self._calls.place([self.arena.address + at for at in placed.buffer_offset], segments)
         self.kernels = self._kernels(cpu)
         self.times: npt.NDArray[np.int64] = np.full((len(placed.lanes), 2), -1, np.int64)
-        mirrored, nothing = gpu.capabilities.sharing == Sharing.mirrored, ((),) * len(placed.lanes)
-        moves = (placed.moved_in, placed.moved_out) if mirrored else (nothing, nothing)
+        mirrored = gpu.capabilities.sharing == Sharing.mirrored
+        moves = [
+            [tuple((self.arena, region) for region in regions if mirrored) for regions in of_steps]
+            for of_steps in (placed.moved_in, placed.moved_out)
+        ]
         rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, *moves, strict=True)
-        arena = self.arena if mirrored else None
-        items = [Item(lane, needed, kernel, name, ins, outs, arena) for lane, needed, kernel, name, ins, outs in rows]
+        items = [Item(*row) for row in rows]
         kind: type[Lanes] = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
         if len(own) == len(placed.lanes):
             kind = HostLanes

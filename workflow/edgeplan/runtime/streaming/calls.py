@@ -12,9 +12,10 @@ from itertools import accumulate
 from typing import Any
 
 from edgeplan.errors import FormatError
-from edgeplan.runtime import kernels, loops
+from edgeplan.runtime import loops
 from edgeplan.runtime.creation import Call, Creator, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, ExecArg, Handle
+from edgeplan.runtime.kernels import kernel_address
 from edgeplan.runtime.loops import Loop, function_address, zero_words
 from edgeplan.runtime.streaming.program import AGAIN, ELSEWHERE, NOTHING, WEIGHTS, StreamProgram
 
@@ -56,7 +57,7 @@ class BoundCalls:
         if isinstance(call, KernelCall):
             block = (ctypes.c_int64 * len(call.block))(*call.block)
             self._keep.append(block)
-            return kernels.kernel_addresses([call.kernel])[0], ctypes.addressof(block), len(call.places), 0
+            return kernel_address(call.kernel), ctypes.addressof(block), len(call.places), 0
         assert call.primitive is not None  # noqa: S101  created to be run
         call.primitive.forget()
         memories = [self._dnnl.memory(argument.descriptor, 0) for argument in call.arguments]

@@ -28,7 +28,7 @@ BACK_TO_BACK = "back-to-back"
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """Where buffers and weights lie, and when weights are loaded: the part of a plan document that running needs.
+    """Addresses of buffers and weights, and what each load waits for: the part of a plan document that running needs.
 
     `back_to_back`: inferences follow each other; else memory is filled before each. Buffers have addresses in the arena; of
     each step's weights see `planning.memory.document`.
@@ -57,8 +57,6 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         limit_bytes: the most bytes of weights of a part of a step.
         regions: first and last step, and rows of a band, of what runs in bands.
         compute, reader: processors of the computing and of the reading threads.
-        placed: addresses, and what each load waits for.
-        weights: how they are stored.
     """
 
     mode: str

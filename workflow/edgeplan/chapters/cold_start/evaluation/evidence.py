@@ -47,12 +47,9 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ColdEvidence:
-    """Evidence holds the measurements of the chapter on one device.
-
-    Times carry their unit in the column's name.
+    """Evidence holds the measurements of the chapter on one device; times carry their unit in the column's name.
 
     Attributes:
-        device: name of the device.
         runs: one row a process (`measuring.results.RUN_COLUMNS`), with `plan` ("" of stock engines), `load_percent` and
             `load_core` (of a background load), `warm_ms` (JSON list of the warm runs), `slowness` (how many times its
             profiled cost work took around the run, by the references timed beside both), `interference` (how many times as
@@ -81,10 +78,8 @@ class ColdEvidence:
     @cached_property
     def profiled(self) -> Mapping[str, tuple[Profile, ...]]:
         """Return the profiles by model, one a home layout."""
-        found: dict[str, list[Profile]] = {}
-        for profile in from_frame(self.profiles, "profiles.parquet") if len(self.profiles) else ():
-            found.setdefault(profile.model, []).append(profile)
-        return {model: tuple(profiles) for model, profiles in found.items()}
+        every = from_frame(self.profiles, "profiles.parquet") if len(self.profiles) else ()
+        return {model: tuple(p for p in every if p.model == model) for model in dict.fromkeys(p.model for p in every)}
 
     @cached_property
     def work_bound_ms(self) -> pd.Series[float]:

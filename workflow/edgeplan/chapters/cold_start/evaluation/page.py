@@ -24,7 +24,7 @@ _ABOUT = (
     "measured phones, so ratios compare, latencies do not."
 )
 #: Mean speed-ups over ncnn, by phone.
-_NCNN = [by_baseline["ncnn"].mean for by_baseline in paper.TABLE5.values()]
+_NCNN = [mean for _, _, mean in (by_baseline["ncnn"] for by_baseline in paper.TABLE5.values())]
 _CARDS = (
     CardOf(
         "starts {} as fast as the best stock setting, cache warm",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -107,12 +108,11 @@ def figure_06(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate stages of a cold start by the number of cores: the plan of a stock engine (a sequence), and the optimal one."""
     model = focus(e, "resnet50")
     rows = []
-    for plan in ("warm", OPTIMAL):
-        for threads in sorted(set(e.runs["threads"])):
-            if stages := dict(stage_medians(e, model, OWN, plan, int(threads), CACHED)):
-                runs = int(stages.pop(_RUNS))
-                times = {f"{name}_ms": v for name, v in stages.items()}
-                rows.append({"model": model, "plan": plan, "cores": threads} | times | {"runs": runs})
+    for plan, threads in product(("warm", OPTIMAL), sorted(set(e.runs["threads"]))):
+        if stages := dict(stage_medians(e, model, OWN, plan, int(threads), CACHED)):
+            runs = int(stages.pop(_RUNS))
+            times = {f"{name}_ms": v for name, v in stages.items()}
+            rows.append({"model": model, "plan": plan, "cores": threads} | times | {"runs": runs})
     if not rows:
         raise NotMeasuredError(f"{model} was not run by the runtime")
     frame = pd.DataFrame(rows)
@@ -224,13 +224,9 @@ def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
     """Tabulate cold over warm latency by setting: least, largest, geometric mean."""
     frame = figure_02(e)
     frame = frame[frame["state"] == EVICTED] if (frame["state"] == EVICTED).any() else frame
-    over: dict[str, Any] = {
-        name: ("cold_over_warm", how) for name, how in (("models", "size"), ("least", "min"), ("largest", "max"))
-    }
-    by_setting = frame.groupby("setting", sort=False)
-    found: pd.DataFrame = by_setting.agg(
-        **over, geomean=("cold_over_warm", metrics.known_geomean), runs=("runs", "min")
-    ).reset_index()
+    how = {"models": "size", "least": "min", "largest": "max", "geomean": metrics.known_geomean}
+    over: dict[str, Any] = {name: ("cold_over_warm", statistic) for name, statistic in how.items()}
+    found: pd.DataFrame = frame.groupby("setting", sort=False).agg(**over, runs=("runs", "min")).reset_index()
     low, high = paper.FIGURE2_COLD_OVER_WARM
     return found.assign(paper=np.where(found["setting"] == OWN, f"{paper.COLD_OVER_WARM} (mean)", f"{low} to {high}"))
 
@@ -299,8 +295,8 @@ def _paper_speedups(setting: str) -> str:
     name = {"ncnn": "ncnn", "litert": "TFLite"}.get(setting)
     if name is None:
         return ""
-    told = {device: row[name] for device, row in paper.TABLE5.items()}
-    return "; ".join(f"{device} {s.least} to {s.largest} ({s.mean})" for device, s in told.items())
+    told = ((device, *row[name]) for device, row in paper.TABLE5.items())
+    return "; ".join(f"{device} {least} to {largest} ({mean})" for device, least, largest, mean in told)
 
 
 def _reasons(e: ColdEvidence, setting: str) -> str:
@@ -310,10 +306,8 @@ def _reasons(e: ColdEvidence, setting: str) -> str:
     mine = e.runs[e.runs["setting"] == setting]
     counted = set(mine.loc[mine["reason"] == "", "model"])
     failed = mine[(mine["reason"] != "") & ~mine["model"].isin(counted)].drop_duplicates("model")
-    grouped: dict[str, list[str]] = {}
-    for model, reason in zip(failed["model"], failed["reason"], strict=True):
-        grouped.setdefault(reason, []).append(model)
-    return "; ".join(f"{', '.join(models)}: {reason}" for reason, models in grouped.items())
+    grouped = failed.groupby("reason", sort=False)["model"]
+    return "; ".join(f"{', '.join(models)}: {reason}" for reason, models in grouped)
 
 
 def figure_08(e: ColdEvidence) -> pd.DataFrame:
@@ -406,6 +400,8 @@ def _table_02(e: ColdEvidence) -> pd.DataFrame:
             raw, read, mapped = (sources.get(s) for s in ("raw", "cached_read", "cached_mmap"))
             known = next(iter(sources.values()))
             most = max(known.execute_ms)
+            # of one sample, which the profile repeats for several cores: two medians do not agree to the last of nine digits
+            looked_at_once = len(known.execute_ms) > 1 and len(set(known.execute_ms.values())) == 1
             rows.append(
                 {
                     "kernel": kernel,
@@ -416,7 +412,7 @@ def _table_02(e: ColdEvidence) -> pd.DataFrame:
                     "map_cache_ms": mapped.read_ms[BIG] if mapped else np.nan,
                     "create_ms": known.create_ms[BIG],
                     "execute_1_core_ms": known.execute_ms[min(known.execute_ms)],
-                    f"execute_{most}_cores_ms": np.nan if quick_look_only(known) else known.execute_ms[most],
+                    f"execute_{most}_cores_ms": np.nan if looked_at_once else known.execute_ms[most],
                     "raw_bytes": raw.read_bytes if raw else 0,
                     "cache_bytes": read.cache_bytes if read else 0,
                     "from": "here",
@@ -426,20 +422,9 @@ def _table_02(e: ColdEvidence) -> pd.DataFrame:
         raise NotMeasuredError("the convolution was not profiled")
     frame = pd.DataFrame(rows)
     once = frame.groupby([c for c in frame if c != "layout"], sort=False, dropna=False)["layout"].agg(", ".join)
-    names = ("kernel", "read_raw_ms", "transform_ms", "read_cache_ms", "execute_ms")
-    printed = pd.DataFrame([{name: getattr(kernel, name) for name in names} for kernel in paper.TABLE2])
-    printed = printed.rename(columns={"execute_ms": "execute_1_core_ms"})
+    printed = pd.DataFrame(paper.TABLE2).rename(columns={"execute_ms": "execute_1_core_ms"})
     printed["from"] = "paper: ncnn on a phone, all big cores"
     return pd.concat([once.reset_index()[list(frame)], printed], ignore_index=True)
-
-
-def quick_look_only(candidate: Candidate) -> bool:
-    """Tell whether a candidate has one sample, and none on several cores, where the profile repeats that of one.
-
-    Two medians of samples of their own, nine digits each, do not agree to the last one.
-    """
-    times = list(candidate.execute_ms.values())
-    return len(times) > 1 and len(set(times)) == 1
 
 
 def _table_04(e: ColdEvidence) -> pd.DataFrame:

@@ -21,9 +21,8 @@ from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.gpu_start.files import WeightFiles, packed_of
-from edgeplan.gpu_start.model import OWN, GpuModel, StepChoice, gpu_model, write_gpu_folder
+from edgeplan.gpu_start.model import OWN, GpuModel, gpu_model, write_gpu_folder
 from edgeplan.gpu_start.session import (
-    argument_of,
     gpu_class,
     host_processors,
     launch_of,
@@ -35,8 +34,8 @@ from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.opencl.building import ProgramSource
-from edgeplan.opencl.launch import Launch
-from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.opencl.launch import Launch, Memory
+from edgeplan.opencl.processor import DispatchingProcessor, argument_of
 from edgeplan.planning.optimal import Search
 from edgeplan.profiling.subjects import require_exact
 from edgeplan.runtime.dnnl import Dnnl
@@ -58,6 +57,7 @@ _NS_PER_MS, _FLOAT_BYTES = 1e6, 4
 #: Threads that prepare, at most: more wait for each other in the interpreter, and the bound of their plans is looser.
 MOST_THREADS = 2
 _MS_PER_S = 1e3
+_REPEATS = 3  # of a kernel, after its first execution
 _NO_KERNEL = GpuCandidate("", cached=True, read_ms=0.0, pack_ms=0.0, upload_ms=0.0, load_ms=0.0, compile_ms=0.0,
                           first_ms=0.0, warm_ms=0.0)  # fmt: skip
 _UPLOAD_BYTES = 1 << 28
@@ -65,13 +65,10 @@ Made = TypeVar("Made")
 
 
 class CostMeter:
-    """A meter measures the candidates of a model on a processor that was opened late, and notes when kernels run.
+    """A meter measures the candidates of a model on a processor that was opened late, and notes when kernels run."""
 
-    Each kernel is executed `repeats` times after its first execution.
-    """
-
-    def __init__(self, model: GpuModel, processor: DispatchingProcessor, repeats: int = 3) -> None:
-        self._model, self._processor, self._repeats = model, processor, repeats
+    def __init__(self, model: GpuModel, processor: DispatchingProcessor) -> None:
+        self._model, self._processor = model, processor
         program = model.with_steps([model.step(k, OWN) for k in range(len(model.steps))])
         self._own = program.steps
         self._files = WeightFiles(program, model.path.parent)
@@ -108,7 +105,7 @@ class CostMeter:
     def _measure(self, step: GpuStep, name: str) -> tuple[GpuCandidate, ...]:
         processor, weights = self._processor, step.weights
         sources = self._sources(step)
-        memories: dict[str, Any] = {"arena": self._arena, "workspace": self._workspace, "weights": self._arena}
+        memories = {Memory.arena: self._arena, Memory.workspace: self._workspace, Memory.weights: self._arena}
         raw_ms = pack_ms = upload_ms = read_ms = 0.0
         raw_bytes = kept_bytes = 0
         kept = allocate(_FLOAT_BYTES * weights.elements if weights is not None else 0, PAGE_BYTES).data
@@ -117,7 +114,7 @@ class CostMeter:
             values, pack_ms = _timed(packed_of, weights, raw)
             raw_bytes, kept_bytes = sum(place.size for place in weights.places), values.nbytes
             _, read_ms = _timed(np.copyto, kept, values.view(np.uint8))  # as from the page cache
-            memories["weights"], upload_ms = _timed(processor.upload, kept.view(np.float32))
+            memories[Memory.weights], upload_ms = _timed(processor.upload, kept.view(np.float32))
         launches = [(launch_of(x), [argument_of(given, memories) for given in x.arguments]) for x in step.launches]
         users = max(1, min((self._users[source] for source in sources), default=1))
         compiled = {*sources, *map(self._kernel, step.launches)}
@@ -141,7 +138,7 @@ class CostMeter:
     def _executed(self, kernel: Kernel) -> list[float]:
         """The times of a kernel on the device (ms), its first one and those after it."""
         processor, found = self._processor, []
-        for _ in range(1 + self._repeats):
+        for _ in range(1 + _REPEATS):
             processor.enqueue(kernel)
             processor.finish()
             found += [(end - begin) / _NS_PER_MS for begin, end in processor.spans()]
@@ -154,8 +151,8 @@ class CostMeter:
         """
         steps = [self._model.step(k, name) for k, kernels in enumerate(self._model.kernels) for name in kernels]
         most = max((step.weights.elements for step in steps if step.weights is not None), default=0)
-        memories = {"arena": self._arena, "workspace": self._workspace,
-                    "weights": self._processor.own_memory(_FLOAT_BYTES * most)}  # fmt: skip
+        room = self._processor.own_memory(_FLOAT_BYTES * most)
+        memories = {Memory.arena: self._arena, Memory.workspace: self._workspace, Memory.weights: room}
         for planned in (launch for step in steps for launch in step.launches):
             launch = launch_of(planned)
             source, kernel = self._processor.source_of(launch), self._kernel(planned)
@@ -263,19 +260,13 @@ class GpuPlanning:
 
     def write(self, planner: str, folder: Path, search: Search | None = None) -> GpuPlan:
         """Make a plan by a planner of `GPU_PLANNERS`, and write its folder, where another plan may lie."""
-        require_known("planner", [planner], GPU_PLANNERS, "--planner")
         began = time.perf_counter()
         found = GPU_PLANNERS[planner](self.costs, search or Search())
         taken = time.perf_counter() - began
-        prediction = GpuPrediction(
-            found.makespan_ms,
-            min(found.lower_bound_ms, found.makespan_ms),
-            self._seconds + taken,
-            taken * _MS_PER_S,
-            found.note,
-        )
+        bound_ms = min(found.lower_bound_ms, found.makespan_ms)
+        prediction = GpuPrediction(found.makespan_ms, bound_ms, self._seconds + taken, taken * _MS_PER_S, found.note)
         schedule = GpuSchedule(found.queues, found.in_sequence, found.at_once, found.code, planner)
-        choices = [StepChoice(one.kernel, one.cached) for one in found.choice]
+        choices = [(one.kernel, one.cached) for one in found.choice]
         write_gpu_folder(self.model, choices, schedule, prediction, self._processor, folder)
         return GpuPlan(folder, self.costs, prediction)
 

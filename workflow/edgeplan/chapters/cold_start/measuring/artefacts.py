@@ -46,6 +46,7 @@ OVER = "left out: the time for measuring cold starts was over"
 RUNTIME = Protocol("runtime/4", ("1897c2256586d160",))
 _RESULT = "prepared.json"
 _MARK = "built.txt"
+_TIMEOUT_SECONDS = 900.0  # of one preparation
 _REFERENCE_SETTING = "onnxruntime"
 _DISK = Protocol("fa3e6948cb01cfb8")
 
@@ -63,6 +64,11 @@ class ColdModel:
         """Return the ONNX file and its external data."""
         return model_files(self.path)
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        return sum(path.stat().st_size for path in self.files)
+
     @cached_property
     def digest(self) -> str:
         """Return the digest of the content of all files."""
@@ -72,11 +78,11 @@ class ColdModel:
 class ArtefactStore:
     """Keeps artefacts in a folder; those of another machine, engine version or model content are never taken.
 
-    The folder may be deleted at any time, which costs only building again; one preparation may take `timeout_seconds`.
+    The folder may be deleted at any time, which costs only building again.
     """
 
-    def __init__(self, folder: Path, timeout_seconds: float = 900.0) -> None:
-        self._folder, self._timeout_seconds = folder.resolve(), timeout_seconds
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
 
     def prepare(self, model: ColdModel, name: str, threads: int, *, build: bool = True) -> PrepareResult:
         """Return the artefact of a setting, built unless it is there; one that cannot run the model gives a reason.
@@ -95,7 +101,7 @@ class ArtefactStore:
         work.mkdir(parents=True)
         job = PrepareJob(setting=name, threads=threads, model=model.path.resolve(), inputs=dict(model.inputs), folder=work)
         try:
-            result = prepare_offline(job, self._timeout_seconds)
+            result = prepare_offline(job, _TIMEOUT_SECONDS)
         except ColdRunError as error:
             result = PrepareResult(reason=error.reason)
         if result.artefact is None:  # not kept: a package installed later may mend it
@@ -122,7 +128,7 @@ class ArtefactStore:
             state="cached",
             save_outputs=partial,
         )
-        run_cold(job, self._timeout_seconds)
+        run_cold(job, _TIMEOUT_SECONDS)
         partial.replace(path)
         return path
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -59,6 +60,12 @@ class ColdStartBench:
         own = {"settings": (*s.settings, OWN), "cpus": self.cpus, "seed": self.seed}
         return ColdSettings.model_validate(values | own | changes)
 
+    def further(self, what: str, models: Sequence[ColdModel], ready: Plans, **changes: Any) -> ColdResults:
+        """Make runs none of which must be, each as often as further plans are."""
+        knobs = self.knobs(**{"repeats": self.settings.fewer_repeats} | changes)
+        budget, never = self.budget, lambda _run: False
+        return measure_runs(models, knobs, self.store, self.journal, reporter(what), ready, budget=budget, must=never)
+
 
 def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """Make the runs, with probes of the disk among them.
@@ -91,7 +98,13 @@ def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
     probes, left_out = [main.bandwidth], main.left_out
     for group, names in groups.items():
         if group.uneven:
-            found = _on_uneven_cores(bench, models, plans, names, group)
+            # they have a core more, the little one beyond the first, so they cannot stand beside others
+            guests = group.guests(models, plans, names)
+            ready = {(g.alias.name, g.setting, g.threads): g.prepared for g in guests}
+            found = bench.further(
+                "plans for uneven cores", [guest.alias for guest in guests], ready,
+                settings=(group.setting,), threads=(group.threads,), states=group.states, cpus=(),
+            )  # fmt: skip
             parts.append(_labelled(found.runs))
             left_out += found.left_out
             probes.append(found.bandwidth.assign(model=found.bandwidth["model"].str.partition(_SEPARATOR)[0]))
@@ -137,24 +150,6 @@ def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> d
     return groups
 
 
-def _on_uneven_cores(
-    bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], group: _Group
-) -> ColdResults:
-    """Measure plans for an asymmetric chip among each other: they have a core more, so they cannot stand beside others."""
-    guests = group.guests(models, plans, names)
-    ready = {(g.alias.name, g.setting, g.threads): g.prepared for g in guests}
-    knobs = bench.knobs(
-        settings=(group.setting,),
-        threads=(group.threads,),
-        repeats=bench.settings.fewer_repeats,
-        states=group.states,
-        cpus=(),  # the little core is beyond the first one
-    )
-    aliases = [guest.alias for guest in guests]
-    report, budget = reporter("plans for uneven cores"), bench.budget
-    return measure_runs(aliases, knobs, bench.store, bench.journal, report, ready, budget=budget, must=lambda _run: False)
-
-
 def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
     """Tell plan and model apart in the names under which they were run."""
     parts = runs["model"].str.partition(_SEPARATOR)
@@ -183,12 +178,9 @@ def _under_load(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
                     for name in settings
                     if name.startswith(OWN)
                 }
-                knobs = bench.knobs(settings=settings, threads=(threads,), states=("cached",), repeats=repeat + 1, loaded=True)
+                changes = {"settings": settings, "threads": (threads,), "states": ("cached",), "repeats": repeat + 1}
                 with background_load(core, percent):
-                    report, budget = reporter("background load"), bench.budget
-                    found = measure_runs(
-                        loaded, knobs, bench.store, bench.journal, report, ready, budget=budget, must=lambda _run: False
-                    )
+                    found = bench.further("background load", loaded, ready, **changes, loaded=True)
                 left_out[place, percent] = found.left_out
                 parts[place, percent] = _labelled(found.runs, percent=percent, core=place).assign(
                     plan=lambda f: f["plan"].where(f["plan"] == "", OPTIMAL)

@@ -99,32 +99,19 @@ def planned_once(
     return made
 
 
+#: Columns of `plans.parquet` that are fields of a plan.
 _COPIED: tuple[str, ...] = (
     *("threads", "little_ratio", "planner", "costs", "layout", "widen_from", "makespan_ms", "lower_bound_ms", "gap"),
     *("planning_ms", "read_bytes", "cache_bytes", "note"),
 )
 
 
-def plan_row(model: str, name: str, made: Plan) -> dict[str, Any]:
-    """Return a plan as a row of `plans.parquet`."""
-    row = {field: getattr(made, field) for field in _COPIED}
-    return {"model": model, "plan": name, "steps": len(made.steps), **row, "document": plan_text(made)}
-
-
-@dataclass
-class PlanningResult:
-    """Holds plan folders to run, rows of `plans.parquet`, and why others are lacking."""
-
-    folders: dict[_Job, PrepareResult] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class Planning:
     """Makes the plans of the chapter, unless they were made before; beyond its budget the optimal plans alone.
 
-    What the notes say of those left out is `no_time`. The folder of predictors may be absent.
+    What the notes say of those left out is `no_time`. The folder of predictors may be absent. Kept are the folders of plans,
+    rows of `plans.parquet`, and notes why others are lacking.
     """
 
     tools: Tools
@@ -133,13 +120,13 @@ class Planning:
     work: Path
     budget: TimeBudget
     no_time: str
+    folders: dict[_Job, PrepareResult] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
 
-    def plan(
-        self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
-    ) -> PlanningResult:
+    def plan(self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]) -> None:
         """Plan all models by their profiles under every layout."""
-        found, by_name = PlanningResult(), {model.name: model for model in models}
-        disk = self._measured_disk(models, found.notes)
+        by_name, disk = {model.name: model for model in models}, self._measured_disk(models)
         names = (OPTIMAL, *(name for name in VARIANTS if name in self.tools.settings.plans))
         jobs = [(model.name, name, threads) for model in models for name in names for threads in self._thread_counts(name)]
         made, left_out = dict[_Job, dict[str, Any]](), list[_Job]()
@@ -147,24 +134,22 @@ class Planning:
             model, name, _ = job
             if name != OPTIMAL and self.budget.over:
                 left_out.append(job)
-            elif (row := self._plan_one(found, job, by_name[model], graphs[model], profiles[model], disk)) is not None:
+            elif (row := self._plan_one(job, by_name[model], graphs[model], profiles[model], disk)) is not None:
                 made[job] = row
-        found.rows += [made[job] for job in jobs if job in made]
+        self.rows.extend(made[job] for job in jobs if job in made)
         if left_out:
             listed = ", ".join("-".join(map(str, job)) for job in left_out)
-            found.notes["plans"] = f"left out were {listed}: {self.no_time}"
-        return found
+            self.notes["plans"] = f"left out were {listed}: {self.no_time}"
 
-    def _measured_disk(self, models: Sequence[ColdModel], notes: dict[str, str]) -> Disk | None:
+    def _measured_disk(self, models: Sequence[ColdModel]) -> Disk | None:
         """Measure the disk through the largest model; None where it cannot be measured, or no plan asks for it."""
         if not any(VARIANTS[name].disk for name in self.tools.settings.plans):
             return None
-        largest = max(models, key=lambda m: sum(path.stat().st_size for path in m.files))
+        largest, seconds = max(models, key=lambda m: m.size), self.tools.settings.lock_timeout_seconds
         try:
-            lock_timeout_seconds = self.tools.settings.lock_timeout_seconds
-            return kept_disk(self.tools.profiles / "disk.json", largest.files, lock_timeout_seconds=lock_timeout_seconds)
+            return kept_disk(self.tools.profiles / "disk.json", largest.files, lock_timeout_seconds=seconds)
         except DeviceError as error:
-            notes["disk"] = error.what
+            self.notes["disk"] = error.what
             return None
 
     def _thread_counts(self, name: str) -> tuple[int, ...]:
@@ -174,14 +159,14 @@ class Planning:
         return (1,) if VARIANTS[name].uneven else (max(self.tools.settings.threads),)
 
     def _plan_one(
-        self, found: PlanningResult, job: _Job, model: ColdModel, graph: Graph, profiles: Sequence[Profile], disk: Disk | None
+        self, job: _Job, model: ColdModel, graph: Graph, profiles: Sequence[Profile], disk: Disk | None
     ) -> dict[str, Any] | None:
         """Make and build a plan; return its row, or None where it cannot be made."""
         _, name, threads = job
         variant, settings = VARIANTS[name], self.tools.settings
         if variant.uneven:
             if len(self.tools.cores.all) < 2:  # one big, one little
-                found.notes["asymmetric"] = "this machine has one core"
+                self.notes["asymmetric"] = "this machine has one core"
                 return None
             known = uneven(profiles, settings.little_ratio)
         else:
@@ -193,12 +178,13 @@ class Planning:
             try:
                 costs = on_cores(self.tools.predict(model.path, graph, model.name, self.predictors), threads)
             except EdgeplanError as error:
-                found.notes[f"predicted.{model.name}"] = error.what
+                self.notes[f"predicted.{model.name}"] = error.what
                 return None
         target = target_of(model.path, self.tools.dnnl, threads)
         search = Search(settings.gap, settings.time_limit_s)
         made = planned_once(self.plans, search, name, costs, target, disk if variant.disk else None)
         if variant.continuous:
             made = with_warm_kernels(made, known)
-        found.folders[job] = self.tools.plan_folder(model, made, self.work / "-".join(map(str, job)))
-        return plan_row(model.name, name, made)
+        self.folders[job] = self.tools.plan_folder(model, made, self.work / "-".join(map(str, job)))
+        copied = {field: getattr(made, field) for field in _COPIED}
+        return {"model": model.name, "plan": name, "steps": len(made.steps), **copied, "document": plan_text(made)}

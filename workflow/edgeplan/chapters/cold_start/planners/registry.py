@@ -116,8 +116,6 @@ PLANNERS: dict[str, Planner] = {
 
 def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None = None) -> dict[str, Outcome]:
     """Plan a model under every home layout."""
-    if planner not in PLANNERS:
-        raise ParamsError(f"there is no planner {planner!r}", next_step=f"choose one of {', '.join(PLANNERS)}")
     profiles, options = tuple(profiles), options or Options()
     until = time.monotonic() + options.search.time_limit_s
     planned: dict[str, Outcome] = {}
@@ -163,8 +161,6 @@ def plan_start(
     """
     options = options or Options()
     profiles = tuple(profiles)
-    if not profiles:
-        raise FormatError("there is no profile to plan from", where=target.model, next_step="profile the model first")
     started = time.monotonic()
     planned = outcomes(profiles, planner, options)
     best = min(planned.values(), key=lambda o: o.makespan_ms)
@@ -226,17 +222,17 @@ def repaid(made: Plan, profile: Profile) -> tuple[int, ...]:
     def total(k: int, position: int) -> float:
         candidate = profile.layers[k].candidates[position]
         read, create, transform = prepare_ms(profile, candidate, BIG, overlapped=False)
-        if candidate.implementation != made.step(k).implementation:
+        if candidate.implementation != made.cold[k]:
             preparing = read + create + transform
         else:
             preparing = create if made.equal_cores and k < made.widen_from else 0.0
         return REPAID_WITHIN * candidate.warm(profile.big_cores) + preparing / profile.cores
 
     def kept(k: int) -> int:
-        return [c.implementation for c in profile.layers[k].candidates].index(made.step(k).implementation)
+        return [c.implementation for c in profile.layers[k].candidates].index(made.cold[k])
 
     steps = range(len(profile.layers))
-    paid = {kernel_name(made.step(k).implementation) for k in steps}
+    paid = set(map(kernel_name, made.cold))
     refused: set[str] = set()
     while True:
         chosen = tuple(min(_allowed(profile.layers[k], kept(k), refused), key=partial(total, k)) for k in steps)

@@ -152,11 +152,11 @@ class _Stage:
         planning = Planning(
             self._tools, self._plans, self._predictors, self._work / "plans", self._budget.part(_PLANS_SHARE), self._no_time
         )
-        planned = planning.plan(models, graphs, profiles)
-        self._notes |= planned.notes
+        planning.plan(models, graphs, profiles)
+        self._notes |= planning.notes
         with shared_journal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
             bench = ColdStartBench(self._settings, self._tools.cores.all, self._seed, store, journal, self._budget)
-            runs, bandwidth, left_out = measure_all(bench, models, planned.folders)
+            runs, bandwidth, left_out = measure_all(bench, models, planning.folders)
         if left_out:
             self._notes["runs"] = f"{left_out} runs were left out: {self._no_time}"
             if not len(runs[(runs["load_core"] != "") & (runs["reason"] == "")]):
@@ -168,7 +168,7 @@ class _Stage:
             "runs": runs.assign(slowness=self._slowness(runs)),
             "bandwidth": bandwidth,
             "profiles": to_frame(every),
-            "plans": pd.DataFrame(planned.rows),
+            "plans": pd.DataFrame(planning.rows),
             "models": pd.DataFrame([_model_row(m, graphs[m.name]) for m in models]),
             "checks": pd.concat(checks, ignore_index=True) if checks else pd.DataFrame(columns=list(CHECK_COLUMNS)),
         }
@@ -236,8 +236,8 @@ class _Stage:
 
 
 def _model_row(model: ColdModel, graph: Graph) -> dict[str, Any]:
-    size = sum(path.stat().st_size for path in model.files)
-    return {"model": model.name, "parameters": graph_parameters(graph), "model_bytes": size, "macs": graph_macs(graph)}
+    macs, parameters = graph_macs(graph), graph_parameters(graph)
+    return {"model": model.name, "parameters": parameters, "model_bytes": model.size, "macs": macs}
 
 
 def table2_graph() -> Graph:

@@ -120,14 +120,14 @@ class MemoryEvidence:
         now = f[(f["budget"] == HELD_MIB * MIB) & (f["read_ahead"] == f["read_ahead"].max())]
         return now if len(now) else self.runs[self.runs["case"] == "held"]
 
-    def over(self, rows: pd.DataFrame, column: str) -> pd.Series[float]:
-        """Latency of plans over another time, `bound_ms` or `resident_ms`: the median over turns, else by the row itself."""
-        ratio = self.turns["median_ms"] / self.turns[column]
+    def over_bound(self, rows: pd.DataFrame) -> pd.Series[float]:
+        """Latency of plans over their bound: the median over turns, else by the row itself."""
+        ratio = self.turns["median_ms"] / self.turns["bound_ms"]
         medians = ratio.groupby([self.turns["model"], self.turns["setting"]]).median()
         shares = rows["share"].map("{:g}".format).tolist()
         names = [f"{case} {share}".removesuffix(" nan") for case, share in zip(rows["case"], shares, strict=True)]
         found = [medians.get(key, math.nan) for key in zip(rows["model"], names, strict=True)]
-        return pd.Series(found, rows.index, dtype="float64").fillna(rows["median_ms"] / rows[column])
+        return pd.Series(found, rows.index, dtype="float64").fillna(rows["median_ms"] / rows["bound_ms"])
 
     #: Layers of each model, no step cut, in order.
     layers = _case("layer")

@@ -94,7 +94,7 @@ def points_within_10pct_of_bound(e: MemoryEvidence) -> Estimate:
     weights in memory, of the same session.
     """
     possible = pd.concat([e.budgets[e.budgets["needed"].isna()], e.runs[e.runs["case"] == "least"]])
-    return estimate(np.mean, e.over(possible, "bound_ms") <= _NEAR)
+    return estimate(np.mean, e.over_bound(possible) <= _NEAR)
 
 
 def least_over_onnxruntime(model: str = "") -> Callable[[MemoryEvidence], float | Estimate]:
@@ -217,7 +217,7 @@ def _killed(e: MemoryEvidence) -> str:
 
 def _below_bound(e: MemoryEvidence) -> str:
     f = e.budgets[e.budgets["median_ms"].notna()]
-    ratio = e.over(f, "bound_ms")
+    ratio = e.over_bound(f)
     if not (ratio < 1).any():
         return ""
     return (

@@ -20,7 +20,6 @@ from edgeplan.chapters.memory.measuring import (
     LATER_COLUMNS,
     NUMBERS,
     TEXTS,
-    Needs,
     RowsPart,
     parts_of,
 )
@@ -107,8 +106,8 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
     settings = params.memory
     found = [(name, part) for name in settings.models for part in parts_of(name, settings)]
     if settings.single_layers:
-        depends, needs = {"layers": settings.single_layers}, Needs(20.0 * len(settings.single_layers), 0)
-        found.append((_SINGLE, RowsPart("single layers", single_layers, needs, depends, bars=False)))
+        depends, seconds = {"layers": settings.single_layers}, 20.0 * len(settings.single_layers)
+        found.append((_SINGLE, RowsPart("single layers", single_layers, seconds, 0, depends, bars=False)))
     found.sort(key=lambda pair: not pair[1].bars)
     common = [PROTOCOL.name, params.seed, settings.threads, settings.runs]
     return tuple(_Wanted(name, part, key_of([*common, name, part.name, dict(part.depends)], 16)) for name, part in found)
@@ -124,7 +123,7 @@ def _measure(
         return False
     cores = cores_of(load_device(device)).all
     benches: dict[str, ModelBench] = {}
-    seconds = {one.key: one.part.needs.estimated(_inference_ms(one.model, wanted, kept)) for one in lacking}
+    seconds = {one.key: one.part.estimated(_inference_ms(one.model, wanted, kept)) for one in lacking}
     log.info(
         "%d of %d parts of the rows are to be measured, about %.0f min", len(lacking), len(wanted), sum(seconds.values()) / 60
     )

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
-from edgeplan.chapters.partition.eop.sweeps import SweptModel, ends_of_parts, executable_parts, on_gpu
-from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.costs import ModelCosts, costs_of, split, whole
+from edgeplan.chapters.partition.eop.sweeps import SweptModel, executable_parts, on_gpu
+from edgeplan.chapters.partition.learning.predictors import Floats
+from edgeplan.chapters.partition.measuring.opened import Opened, ends_of_runs
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.layouts import size_bytes
-from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, region_at
+from edgeplan.runtime.partitioned.program import Assignment, Split, region_at
 from edgeplan.runtime.partitioned.sections import Dimension, Extent, extent, why_not_cut
-from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.processor import Processor, Sharing
 
 #: Times of both processors' parts.
@@ -33,18 +33,15 @@ _HOPELESS = 1.5
 _EVEN = 0.03
 
 
-def first_end(extent: Extent, whole: Parts) -> int:
-    """The end of the CPU's part at which both would take equally long, if time grew with the part alone."""
-    cpu, gpu = whole
-    return extent.nearest(gpu / (cpu + gpu) if cpu + gpu > 0 else 0.5)
-
-
 def next_end(extent: Extent, whole: Parts, known: Mapping[int, Parts]) -> int | None:
-    """The end that is worth measuring behind those that were; None where nothing is to be gained."""
+    """The end that is worth measuring behind those that were; None where nothing is to be gained.
+
+    The first is the one at which both would take equally long, if time grew with the part alone.
+    """
     if last_end(extent) < extent.unit:
         return None
     if not known:
-        return first_end(extent, whole)
+        return extent.nearest(whole[1] / sum(whole) if sum(whole) > 0 else 0.5)
     best = min(known, key=lambda end: max(known[end]))
     if max(known[best]) > _HOPELESS * min(whole):
         return None
@@ -71,7 +68,6 @@ def last_end(extent: Extent) -> int:
     return (extent.size - 1) // extent.unit * extent.unit
 
 
-Floats = npt.NDArray[np.float64]
 _MS = 1e-6  # of a nanosecond
 #: Sessions in which steps are split, and inferences of each that count.
 SPLITS, RUNS = 3, 3
@@ -81,23 +77,6 @@ _MOVED, _MOVES = (1 << 14, 1 << 22), 15
 _QUANTILE = 0.25
 #: A split is looked at over the first of these that a step can be cut over.
 _DIMENSIONS = (Dimension.channels, Dimension.rows, Dimension.batch, Dimension.elements)
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Spans of a session say what its steps took, in ms.
-
-    Attributes:
-        parts: of each of the model's steps on each processor (2, runs, steps); not a number where it has no part there.
-        whole: from the start of a run to the end of its last step (runs,).
-        busy: the sum over steps of the longer part of each (runs,).
-        moved_ms: what was moved between them in a run takes by itself.
-    """
-
-    parts: Floats
-    whole: Floats
-    busy: Floats
-    moved_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +91,6 @@ class Moving:
         return self.least_ms + self.ms_per_byte * size
 
 
-@dataclass(frozen=True, slots=True)
-class Beyond:
-    """These times (ms) come on top of the kernels of steps.
-
-    A step has its call or being enqueued, by processor; a hand-over lasts until one goes on behind the other.
-    """
-
-    step: Parts
-    hand_over: float
-
-
 @dataclass
 class OwnTimes:
     """Times of a model's steps in all sessions so far.
@@ -134,6 +102,8 @@ class OwnTimes:
         refused: for each step why the GPU does not run it.
         whole: by step the times on each processor alone.
         splits: by step and end the times of both parts.
+        step_ms: what a step takes on top of its kernel, by processor: its call, or being enqueued.
+        hand_over_ms: until one processor goes on behind the other.
     """
 
     subject: SweptModel
@@ -144,7 +114,8 @@ class OwnTimes:
     refused: Sequence[str]
     whole: dict[int, list[float]] = field(default_factory=dict)
     splits: dict[int, dict[int, Parts]] = field(default_factory=dict)
-    beyond: Beyond = field(default_factory=lambda: Beyond((0.0, 0.0), 0.0))
+    step_ms: Parts = (0.0, 0.0)
+    hand_over_ms: float = 0.0
     moving: Moving = field(default_factory=lambda: Moving(0.0, 0.0))
 
     def next_assignments(self) -> list[Assignment] | None:
@@ -195,30 +166,28 @@ def own_times(pair: Opened, subject: SweptModel, hand_over_ms: float = 0.0, runs
         why.append("" if able else f"the GPU has no kernel of it: {lacking}" if lacking else reasons[Dimension.channels])
     found = OwnTimes(subject, block, twins(lowered, subject.layouts), over, why, refused)
     moving = found.moving = moving_of(pair.other)
-    on_cpu = _measured(pair, subject, [0] * len(refused), runs, moving)
+    on_cpu, of_cpu = _measured(pair, subject, [0] * len(refused), runs, moving)
     lanes = [0 if lacking else 1 for lacking in refused]
-    on_other = _measured(pair, subject, list(lanes), runs, moving)
+    on_other, of_gpu = _measured(pair, subject, list(lanes), runs, moving)
     for first in dict.fromkeys(found.twin):
         own = [k for k, twin in enumerate(found.twin) if twin == first]
-        cpu = quantile(on_cpu.parts[0][:, own])
-        gpu = cpu if refused[first] else quantile(on_other.parts[1][:, own])
+        cpu = quantile(on_cpu[0][:, own])
+        gpu = cpu if refused[first] else quantile(on_other[1][:, own])
         found.whole[first] = [cpu, gpu]
         if over[first] is not None and not gains(cpu, gpu, hand_over_ms):
             for k in own:
                 over[k], why[k] = None, "handing over takes longer than the best split would gain"
-    of_cpu = quantile(on_cpu.whole - on_cpu.busy) / max(len(refused), 1)
-    of_gpu = quantile(on_other.whole - on_other.busy) - on_other.moved_ms - of_cpu * lanes.count(0)
-    own_gpu, hand_overs = max(of_gpu, 0.0) / max(sum(lanes), 1), []
+    of_cpu /= max(len(refused), 1)
+    own_gpu, hand_overs = max(of_gpu - of_cpu * lanes.count(0), 0.0) / max(sum(lanes), 1), []
     for _ in range(splits):
         if (assigned := found.next_assignments()) is None:
             break
-        spans = _measured(pair, subject, assigned, runs, moving)
-        _note(found, assigned, spans)
+        parts, beyond = _measured(pair, subject, assigned, runs, moving)
+        _note(found, assigned, parts)
         count = sum(isinstance(one, Split) for one in assigned)
         on = [sum(isinstance(one, Split) or one == lane for one in assigned) for lane in (0, 1)]
-        beyond = quantile(spans.whole - spans.busy) - spans.moved_ms
         hand_overs.append((beyond - own_gpu * on[1] - of_cpu * (len(assigned) - count)) / count)
-    found.beyond = Beyond((max(of_cpu, 0.0), own_gpu), max(min(hand_overs, default=0.0), 0.0))
+    found.step_ms, found.hand_over_ms = (max(of_cpu, 0.0), own_gpu), max(min(hand_overs, default=0.0), 0.0)
     return found
 
 
@@ -227,18 +196,17 @@ def gains(cpu_ms: float, gpu_ms: float, hand_over_ms: float) -> bool:
     return cpu_ms * gpu_ms / max(cpu_ms + gpu_ms, 1e-9) + hand_over_ms < min(cpu_ms, gpu_ms)
 
 
-def _note(found: OwnTimes, assigned: Sequence[Assignment], spans: Spans) -> None:
-    """Put down the times of all splits of a session that both processors had a part of."""
+def _note(found: OwnTimes, assigned: Sequence[Assignment], parts: Floats) -> None:
+    """Put down the times of all splits of a session; infinite ones where the GPU has no kernel of its part: not asked again."""
     ends: dict[tuple[int, int], list[int]] = {}
     for k, one in enumerate(assigned):
-        if isinstance(one, Split) and np.isfinite(spans.parts[:, 0, k]).all():
-            ends.setdefault((found.twin[k], one.end), []).append(k)
+        if isinstance(one, Split):
+            own = ends.setdefault((found.twin[k], one.end), [])
+            if np.isfinite(parts[:, 0, k]).all():
+                own.append(k)
     for (first, end), own in ends.items():
-        cpu, gpu = (quantile(spans.parts[lane][:, own]) for lane in (0, 1))
-        found.splits.setdefault(first, {})[end] = (cpu, gpu)
-    for k, one in enumerate(assigned):  # the GPU has no kernel of a part: not to be asked for again
-        if isinstance(one, Split) and not np.isfinite(spans.parts[:, 0, k]).all():
-            found.splits.setdefault(found.twin[k], {}).setdefault(one.end, (np.inf, np.inf))
+        times = (quantile(parts[0][:, own]), quantile(parts[1][:, own])) if own else (np.inf, np.inf)
+        found.splits.setdefault(first, {})[end] = times
 
 
 def quantile(values: Floats) -> float:
@@ -263,26 +231,22 @@ def _signature(lowered: Lowered, layouts: Mapping[str, str], step: Step) -> obje
     )
 
 
-def _measured(pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], runs: int, moving: Moving) -> Spans:
-    """Run a model's steps where they are assigned, in a new session."""
+def _measured(
+    pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], runs: int, moving: Moving
+) -> tuple[Floats, float]:
+    """Run a model's steps where they are assigned, in a new session.
+
+    Returns:
+        what each step took on each processor (2, runs, steps), not a number where it has no part there; and what a run took
+        beyond the longer part of each step and what moving takes by itself; in ms.
+    """
     made = executable_parts(pair, subject, list(assigned))
     with pair.session(made, subject.model) as session:
-        found = spans_of(session, made, subject, runs)
+        first, last = (ends * _MS for ends in ends_of_runs(session, made, partial(session.run, subject.inputs), runs))
         moves = [region for regions in (*session.placed.moved_in, *session.placed.moved_out) for region in regions]
-    return replace(found, moved_ms=sum(moving.ms(width * rows) for _, width, rows, _ in moves))
-
-
-def spans_of(session: PairSession, made: Partitioned, subject: SweptModel, runs: int) -> Spans:
-    """Run a session and tell what its steps took; the first run does not count."""
-    parts, whole, busy = np.full((2, runs, len(subject.lowered.steps)), np.nan), np.zeros(runs), np.zeros(runs)
-    for run in range(-1, runs):
-        session.run(subject.inputs)
-        if run < 0:
-            continue
-        first, last = ends_of_parts(made, session.times * _MS)
-        parts[:, run] = np.where(np.isfinite(first), last - first, np.nan)
-        whole[run], busy[run] = last.max(), np.nanmax(parts[:, run], axis=0).sum()
-    return Spans(parts, whole, busy)
+    parts = np.where(np.isfinite(first), last - first, np.nan)
+    beyond = last.max(axis=(0, 2)) - np.nanmax(parts, axis=0).sum(axis=1)
+    return parts, quantile(beyond) - sum(moving.ms(width * rows) for _, width, rows, _ in moves)
 
 
 #: A split has to gain more than this share of the better whole time: runs of one session repeat so far.
@@ -292,38 +256,29 @@ MARGIN = 0.05
 def own_costs(times: OwnTimes, *, names: tuple[str, str], handshake_ms: float) -> ModelCosts:
     """The costs of a model by its own times."""
     lowered, block = times.subject.lowered, times.block
-    priced: list[Priced] = []
+    priced = []
     for k, step in enumerate(lowered.steps):
         first, over = times.twin[k], times.dimension[k]
-        cpu_ms, gpu_ms = times.whole[first]
-        options: list[dict[str, Any]] = [{"on": "cpu", "cpu_ms": cpu_ms}]
-        places: list[Assignment] = [0]
-        if not times.refused[k]:
-            options.append({"on": "gpu", "gpu_ms": gpu_ms})
-            places.append(1)
-        for end, parts in sorted(times.splits.get(first, {}).items()) if over is not None else ():
-            if over is None or max(parts) == float("inf"):
-                continue
-            share = end / extent(lowered, block, step, over).size
-            both = {"on": "split", "cpu_ms": parts[0], "gpu_ms": parts[1]}
-            options.append({**both, "cpu_share": share, "dimension": over.value})
-            places.append(Split(end, over))
-        entry: dict[str, Any] = {"options": options}
+        options = [whole(lane, ms) for lane, ms in enumerate(times.whole[first][: 1 if times.refused[k] else 2])]
+        if over is not None:
+            size = extent(lowered, block, step, over).size
+            known = [(end, both) for end, both in sorted(times.splits.get(first, {}).items()) if max(both) < np.inf]
+            options += [split(Split(end, over), size, *both) for end, both in known]
+        more: dict[str, Any] = {}
         if times.moving.least_ms or times.moving.ms_per_byte:  # either may be lost in noise
             sizes = [size_bytes(lowered.shapes[t], times.subject.layouts[t], block) for t in step.outputs]
-            entry |= dict.fromkeys(("to_cpu_ms", "to_gpu_ms"), sum(map(times.moving.ms, sizes)))
-        if len(places) == len(options) and not any(isinstance(place, Split) for place in places):
-            entry["unsplittable"] = times.why[k] or "a part of it has no kernel, or takes longer than all of it"
-        priced.append((entry, places))
+            more |= dict.fromkeys(("to_cpu_ms", "to_gpu_ms"), sum(map(times.moving.ms, sizes)))
+        if not any(isinstance(place, Split) for _, place in options):
+            more["unsplittable"] = times.why[k] or "a part of it has no kernel, or takes longer than all of it"
+        priced.append((options, more))
     return costs_of(
         lowered, times.subject.layouts, block, priced,
-        names=names, handshake_ms=max(handshake_ms, times.beyond.hand_over), error=MARGIN,
-        step_ms=times.beyond.step,
+        names=names, handshake_ms=max(handshake_ms, times.hand_over_ms), error=MARGIN,
+        step_ms=times.step_ms,
     )  # fmt: skip
 
 
 def costs_alone(subject: SweptModel, steps_ms: Sequence[float], block: int, names: tuple[str, str]) -> ModelCosts:
     """The costs of a model that runs on the first processor alone, from the times that its steps took."""
-    why = "all steps run on one processor"
-    priced: list[Priced] = [({"options": [{"on": "cpu", "cpu_ms": ms}], "unsplittable": why}, (0,)) for ms in steps_ms]
+    priced = [([whole(0, ms)], {"unsplittable": "all steps run on one processor"}) for ms in steps_ms]
     return costs_of(subject.lowered, subject.layouts, block, priced, names=names, handshake_ms=0.0)

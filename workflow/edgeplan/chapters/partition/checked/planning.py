@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,19 +126,6 @@ class CheckLimits:
     stock: tuple[str, ...] = ("onnxruntime", "openvino")
 
 
-@dataclass
-class _Clock:
-    """Seconds that each part of a plan took."""
-
-    taken: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.taken[name] = round(self.taken.get(name, 0.0) + time.monotonic() - began, 2)
-
-
 def checked_plan(pair: PairFile, model: Path, output: Path, limits: CheckLimits | None = None) -> PlannedModel:
     """Plan a model from its own sweep, run the plan beside the other ways, and write the folder of the fastest."""
     return CheckedPlanning(pair, subject_of(model.stem, model, 0), limits or CheckLimits()).go(output)
@@ -149,8 +136,15 @@ class CheckedPlanning:
 
     def __init__(self, pair: PairFile, subject: SweptModel, limits: CheckLimits) -> None:
         self.pair, self.subject, self.limits = pair, subject, limits
-        self.clock, self.began, self.known = _Clock(), time.monotonic(), dict[str, PlannedModel]()
+        self.taken, self.began, self.known = dict[str, float](), time.monotonic(), dict[str, PlannedModel]()
         self.made: PlannedModel
+
+    @contextmanager
+    def _part(self, name: str) -> Iterator[None]:
+        """Note the seconds that a part of planning takes."""
+        began = time.monotonic()
+        yield
+        self.taken[name] = round(time.monotonic() - began, 2)
 
     def go(self, output: Path) -> PlannedModel:
         """Plan, check and write; see `checked_plan`."""
@@ -159,11 +153,11 @@ class CheckedPlanning:
             folder.mkdir()
             with opened(self.pair, profiling=True) as both:
                 planned = self.made = self.planned(both)
-            with opened(self.pair) as both, self.clock.part("write"):
+            with opened(self.pair) as both, self._part("write"):
                 ways = self.known = self.ways(both, planned)
                 names, block = both.names, both.block
                 folders, left_out = self._written(both, folder)
-            with self.clock.part("check"):
+            with self._part("check"):
                 check, steps_ms = fastest_right(folders, self.limits, left_out=left_out)
         chosen = ways[check.way]
         if chosen.alone and not chosen.engine:
@@ -173,7 +167,7 @@ class CheckedPlanning:
             chosen = replace(chosen, costs=own, plan=plan(own.costs))
         factor = check.median_ms.get(PLANNED, 0.0) / planned.plan.makespan_ms if planned.plan.makespan_ms else 0.0
         seconds = time.monotonic() - self.began
-        told = structs.replace(check, planned_factor=factor, seconds=seconds, steps=self.clock.taken)
+        told = structs.replace(check, planned_factor=factor, seconds=seconds, steps=self.taken)
         chosen = replace(chosen, check=told, seconds=seconds)
         with opened(self.pair) as both:
             write_folder(chosen, both, output)
@@ -205,11 +199,11 @@ class CheckedPlanning:
     def planned(self, both: Opened) -> PlannedModel:
         """The plan from the model's own times."""
         subject = self.subject
-        with self.clock.part("sweep"):
+        with self._part("sweep"):
             handshake_ms = handshake(*both.processors, both.synchronisation, _HANDSHAKES).median_us / 1e3
             times = own_times(both, subject, handshake_ms)
             self.cpu_ms = [times.whole[first][0] for first in times.twin]
-        with self.clock.part("plan"):
+        with self._part("plan"):
             costs = own_costs(times, names=both.names, handshake_ms=handshake_ms)
             made = plan(costs.costs)
         if all(step.on != "split" for step in made.steps):

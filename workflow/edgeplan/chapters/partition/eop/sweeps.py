@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
+from edgeplan.chapters.partition.costs import ModelCosts, costs_of, split, whole
 from edgeplan.chapters.partition.learning.predictors import Floats
-from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.measuring.opened import Opened, ends_of_runs
 from edgeplan.chapters.partition.settings import EopSettings
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered, Step
@@ -37,7 +36,6 @@ Array = npt.NDArray[Any]
 #: what each processor took for its part, and the time from the start of both to the end of both.
 SWEEP = ("step", "dimension", "end", "size", "cpu_us", "gpu_us", "span_us")
 _US = 1e3
-_WARM = 1
 
 
 @dataclass(frozen=True)
@@ -114,12 +112,8 @@ def _rows(
 ) -> list[dict[str, Any]]:
     made = executable_parts(pair, subject, assigned)
     cpu, gpu, span = timed_steps(pair, subject, made, runs)
-    kept = [k for k in names if isinstance(assigned[k], int) or _is_split(made, k)]
+    kept = [k for k in names if isinstance(assigned[k], int) or np.isfinite([cpu[k], gpu[k]]).all()]
     return [dict(zip(SWEEP, (k, *names[k], float(cpu[k]), float(gpu[k]), float(span[k])), strict=True)) for k in kept]
-
-
-def _is_split(made: Partitioned, step: int) -> bool:
-    return len({lane for lane, origin in zip(made.lanes, made.ranged.origin, strict=True) if origin == step}) > 1
 
 
 def executable_parts(pair: Opened, subject: SweptModel, assigned: list[Assignment]) -> Partitioned:
@@ -142,26 +136,11 @@ def timed_steps(pair: Opened, subject: SweptModel, made: Partitioned, runs: int)
 
     A part that there is not is not a number.
     """
-    found = np.full((3, runs, len(subject.lowered.steps)), np.nan)
     with pair.session(made, subject.model) as session:
-        for run in range(-_WARM, runs):
-            session.run(subject.inputs)
-            if run < 0:
-                continue
-            first, last = ends_of_parts(made, session.times / _US)
-            found[:2, run] = np.where(np.isfinite(first), last - first, np.nan)
-            found[2, run] = last.max(axis=0) - first.min(axis=0)
-    cpu, gpu, span = np.median(found, axis=1)
+        first, last = ends_of_runs(session, made, partial(session.run, subject.inputs), runs)
+    parts = np.where(np.isfinite(first), last - first, np.nan)
+    cpu, gpu, span = np.median([*parts, last.max(axis=0) - first.min(axis=0)], axis=1) / _US
     return cpu, gpu, span
-
-
-def ends_of_parts(made: Partitioned, times: Array) -> tuple[Floats, Floats]:
-    """When each step's part began and ended on each lane (2, steps); infinite where it has none."""
-    at, count = (np.array(made.lanes), np.array(made.ranged.origin)), len(made.lowered.steps)
-    first, last = np.full((2, count), np.inf), np.full((2, count), -np.inf)
-    np.minimum.at(first, at, times[:, 0])
-    np.maximum.at(last, at, times[:, 1])
-    return first, last
 
 
 def measured_costs(
@@ -176,25 +155,17 @@ def measured_costs(
     margin: float,
 ) -> ModelCosts:
     """The costs of a model."""
-    by_step, priced = dict(iter(swept.groupby("step"))), list[Priced]()
+    by_step, priced = dict(iter(swept.groupby("step"))), []
     for k, why in enumerate(refused):
-        options: list[dict[str, object]] = []
-        places: list[Assignment] = []
         own = by_step[k]
         times = (own[["cpu_us", "gpu_us"]].to_numpy(float) / _US).tolist()
         ends = own[["end", "size"]].to_numpy(int).tolist()
-        for dimension, (end, size), (cpu_ms, gpu_ms) in zip(own["dimension"].tolist(), ends, times, strict=True):
-            if dimension:
-                share = {"cpu_share": end / size, "dimension": dimension}
-                options.append({"on": "split", "cpu_ms": cpu_ms, "gpu_ms": gpu_ms, **share})
-                places.append(Split(end, Dimension(dimension)))
-            else:
-                options.append({"on": "cpu", "cpu_ms": cpu_ms} if end else {"on": "gpu", "gpu_ms": gpu_ms})
-                places.append(0 if end else 1)
-        entry: dict[str, object] = {"options": options}
-        if not any(isinstance(place, Split) for place in places):
-            entry["unsplittable"] = f"the GPU has no kernel of it: {why}" if why else "no dimension of it can be cut"
-        priced.append((entry, places))
+        options = [
+            split(Split(end, Dimension(over)), size, *both) if over else whole(0 if end else 1, both[0 if end else 1])
+            for over, (end, size), both in zip(own["dimension"].tolist(), ends, times, strict=True)
+        ]
+        lacking = f"the GPU has no kernel of it: {why}" if why else "no dimension of it can be cut"
+        priced.append((options, {} if own["dimension"].any() else {"unsplittable": lacking}))
     return costs_of(lowered, layouts, block, priced, names=names, handshake_ms=handshake_ms, error=margin)
 
 
@@ -227,9 +198,12 @@ _NAMES = {"conv": "conv2d", "fc": "dense", "matmul": "batch_matmul", "concat": "
 }  # fmt: skip
 BATCH, HW, PRODUCT = "batch", "HW", "HW1W2"
 #: Dimensions of the paper by those of sections.
-OF_PAPER: Mapping[Dimension, str] = MappingProxyType(
-    {Dimension.batch: BATCH, Dimension.rows: HW, Dimension.elements: HW, Dimension.channels: "channels"}
-)
+OF_PAPER: Mapping[Dimension, str] = {
+    Dimension.batch: BATCH,
+    Dimension.rows: HW,
+    Dimension.elements: HW,
+    Dimension.channels: "channels",
+}
 
 
 def operator_of(step: Step) -> str:

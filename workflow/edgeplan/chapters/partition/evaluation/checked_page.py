@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition import paper
-from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES
 from edgeplan.chapters.partition.eop.ways import recurrent_variants
+from edgeplan.chapters.partition.evaluation.eop_tables import EOP_FIGURES, EOP_TABLES
 from edgeplan.chapters.partition.evaluation.tables import CPU, GPU, PARTITION_FIGURES, PARTITION_TABLES
 from edgeplan.chapters.partition.settings import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
 from edgeplan.reporting.bars import PASS, UNDECIDED, Bar, graded
@@ -235,8 +235,8 @@ def operators(e: CheckedEvidence) -> pd.DataFrame:
     own["over the better's operators"] = (f["operators_alone"] / f["operators"]).to_numpy()
     columns = [name for name in own if name != "over the better's operators"]
     printed = [
-        (f"paper: {device}", model, *values, paper.END_TO_END[model][k])
-        for k, (device, of_device) in enumerate(paper.OPERATORS.items())
+        (f"paper: {device}", model, *values)
+        for device, of_device in paper.OPERATORS.items()
         for model, values in of_device.items()
     ]
     return pd.concat([own, pd.DataFrame(printed, columns=columns)], ignore_index=True).round(3)

@@ -9,18 +9,8 @@ from functools import partial
 import numpy as np
 
 from edgeplan.chapters.partition import paper
-from edgeplan.chapters.partition.evaluation.tables import (
-    OURS,
-    PARTITION_FIGURES,
-    PARTITION_TABLES,
-    PLAIN,
-    SEARCH,
-    PartitionEvidence,
-    gain_share,
-    share_of_search,
-    speedups_of,
-)
-from edgeplan.chapters.partition.settings import SLOWER
+from edgeplan.chapters.partition.evaluation import tables
+from edgeplan.chapters.partition.evaluation.tables import OURS, PLAIN, SEARCH, PartitionEvidence, slower
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean, share_right
@@ -71,19 +61,20 @@ _CARDS = (
 
 def oracle_gain_share(e: PartitionEvidence) -> Estimate:
     """`gain_share` of our splits, linear layers and convolutions together."""
-    return estimate(share_of_search, *speedups_of(e.speedups, OURS))
+    return estimate(tables.share_of_search, *tables.speedups_of(e.speedups, OURS))
 
 
 def dispatch_features_gain(e: PartitionEvidence) -> Estimate:
     """Our `gain_share` less that of splits by predictors of the shape alone; below 0 dispatch features cost."""
-    shares = speedups_of(e.speedups, OURS, PLAIN)
-    return estimate(lambda own, other, search: share_of_search(own, search) - share_of_search(other, search), *shares)
+    shares = tables.speedups_of(e.speedups, OURS, PLAIN)
+    return estimate(
+        lambda own, other, search: tables.share_of_search(own, search) - tables.share_of_search(other, search), *shares
+    )
 
 
 def _slower_than_best_single_models(e: PartitionEvidence) -> float:
     """Share of models over 1.02 times as slow as the faster single processor, however far their runs repeat, or not run."""
-    known = e.beside[e.beside["single"].notna()]
-    return float((~(known["ours"] <= SLOWER * known["single"])).mean())
+    return float(slower(e.beside, "single").mean())
 
 
 def _failed_plans(e: PartitionEvidence) -> float:
@@ -146,14 +137,11 @@ def _beside(e: PartitionEvidence) -> str:
     for key, name in (("all_cores", "oneDNN on all cores"), ("stock", "the best stock engine on all cores")):
         known = f[f[key].notna()]
         if len(known):
-            slower = int((~(known["ours"] <= known[key])).sum())
             ratio = estimate(geomean, (known["ours"] / known[key]).dropna())
             times = f"the plan takes {ratio.value:.2f} times as long, 95 %: {ratio.low:.2f} to {ratio.high:.2f}"
-            told.append(f"{name} is faster than our plan on {slower} of {len(known)} models ({times})")
-    known = f[f["single"].notna()]
-    if len(known):
-        slower = int((~(known["ours"] <= SLOWER * known["single"])).sum())
-        told.append(f"the better of both processors alone is over 2 % faster on {slower} of {len(known)}")
+            told.append(f"{name} is faster than our plan on {slower(f, key).sum()} of {len(known)} models ({times})")
+    if len(lost := slower(f, "single")):
+        told.append(f"the better of both processors alone is over 2 % faster on {lost.sum()} of {len(lost)}")
     if not told:
         return ""
     unbound = " The threads of oneDNN on all cores are not bound to a core each, which costs it." if "all_cores" in f else ""
@@ -164,7 +152,7 @@ def _dispatch(e: PartitionEvidence) -> str:
     """Say what dispatch features add to the gain, LiPG's own idea."""
     if not {OURS, PLAIN, SEARCH} <= set(e.speedups.columns):
         return ""
-    found, share = dispatch_features_gain(e), gain_share(e.speedups, OURS)
+    found, share = dispatch_features_gain(e), tables.gain_share(e.speedups, OURS)
     way = "add" if found.value > 0 else "cost"
     return (
         f"Dispatch features {way} {abs(found.value):.3f} of the search's gain on layers (95 %: {found.low:+.3f} to "
@@ -201,8 +189,8 @@ PARTITION_REPORT = ChapterReport(
     unfolded=("partition_beside",),
     cards=_CARDS,
     bars=lambda _: BARS,
-    tables=PARTITION_TABLES,
-    figures=PARTITION_FIGURES,
+    tables=tables.PARTITION_TABLES,
+    figures=tables.PARTITION_FIGURES,
     metrics=partition_metrics,
     findings=_findings,
     grade=partition_grade,

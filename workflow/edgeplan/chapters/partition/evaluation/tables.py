@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition import paper
-from edgeplan.chapters.partition.settings import ALL_CORES, SAME_PLAN
+from edgeplan.chapters.partition.settings import ALL_CORES, SAME_PLAN, SLOWER
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, name_axes
 from edgeplan.reporting.metrics import FloatArray, estimate, geomean
@@ -111,24 +111,33 @@ class PartitionEvidence:
 
     @cached_property
     def beside(self) -> pd.DataFrame:
-        """By model, ms: our plan (not a number where it did not run), and the best that other ways take.
+        """Our plan of each model beside other ways; see `beside`."""
+        return beside(self.end_to_end.reindex(self.ours["model"].drop_duplicates()), list(self.stock.columns))
 
-        These are single, all_cores and stock; best is the least of them, way its name.
-        """
-        times = self.end_to_end.reindex(self.ours["model"].drop_duplicates())
-        stock, single = self.stock.reindex(times.index), times.reindex(columns=[CPU, GPU])
-        others = pd.concat([single, times.reindex(columns=[ALL_CORES]), stock], axis=1)
-        known = others.notna().any(axis=1)
-        return pd.DataFrame(
-            {
-                "ours": times.reindex(columns=[OURS])[OURS],
-                "single": single.min(axis=1),
-                "all_cores": others[ALL_CORES],
-                "stock": stock.min(axis=1) if len(stock.columns) else np.nan,
-                "best": others.min(axis=1),
-                "way": others[known].idxmin(axis=1).reindex(times.index),
-            }
-        )
+
+def beside(times: pd.DataFrame, stock: Sequence[str] = ()) -> pd.DataFrame:
+    """Our plan, not a number where it did not run, and the best that other ways take, ms, for each row of times by way.
+
+    These are single, all_cores and stock; best is the least of them, way its name.
+    """
+    times = times.reindex(columns=[OURS, CPU, GPU, ALL_CORES, *stock])
+    others = times.drop(columns=OURS)
+    return pd.DataFrame(
+        {
+            "ours": times[OURS],
+            "single": others[[CPU, GPU]].min(axis=1),
+            "all_cores": others[ALL_CORES],
+            "stock": others[[*stock]].min(axis=1),
+            "best": others.min(axis=1),
+            "way": others.dropna(how="all").idxmin(axis=1).reindex(times.index),
+        }
+    )
+
+
+def slower(rows: pd.DataFrame, other: str) -> pd.Series[bool]:
+    """Where our plan takes longer than another way (a column of `beside`), by over 2 % of one processor, or did not run."""
+    known = rows[rows[other].notna()]
+    return ~(known["ours"] <= (SLOWER if other == "single" else 1.0) * known[other])
 
 
 def gain_share(speedups: pd.DataFrame, way: str) -> float:

@@ -23,8 +23,7 @@ from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.predictors.trees import Forest
-from edgeplan.predictors.walking import Walk
+from edgeplan.predictors.walking import Forest, Walk
 from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support.files import read_json, write_json, write_text
 

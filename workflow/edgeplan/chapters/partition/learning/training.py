@@ -24,19 +24,13 @@ from edgeplan.chapters.partition.learning.predictors import (
     SHAPE,
     WORK,
     Floats,
-    Model,
     PairPredictors,
-    PartitionCard,
     Trees,
-    augmented_names,
-    dispatch_matrix,
-    file_name,
     fit,
-    shape_class,
     shape_matrix,
 )
 from edgeplan.chapters.partition.settings import SIDES
-from edgeplan.predictors.trees import slim_text
+from edgeplan.predictors.walking import slim_text
 from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support import cpus
 
@@ -145,7 +139,7 @@ def train_pair(
     """Train on all samples but a held-out share."""
     trees: dict[tuple[str, str, str, str], Trees] = {}
     parts, gains, beside = [], [], {}
-    features = augmented_names(dispatcher.features)
+    features = predictors.augmented_names(dispatcher.features)
     tables = {kind: _table(samples, kind, dispatcher.features, test_share, seed) for kind in KINDS}
     jobs = [
         (side, variant, kind, *group)
@@ -184,19 +178,19 @@ def train_pair(
     tested = errors[errors["split"] == "test"]
     relative = (tested["predicted_us"] / tested["measured_us"] - 1).abs()
     means = relative.groupby([tested["side"], tested["kind"], tested["predictor"]]).mean()
-    card = PartitionCard(
+    card = predictors.PartitionCard(
         **about,
         numbers=dict(dispatcher.numbers),
         models=tuple(
-            Model(side=s, variant=v, kind=k, implementation=i, file=file_name(s, v, k, i))  # type: ignore[arg-type]
+            predictors.Model(side=s, variant=v, kind=k, implementation=i, file=predictors.file_name(s, v, k, i))  # type: ignore[arg-type]
             for s, v, k, i in trees
         ),
         cpu_implementations=_cpu_implementations(samples),
         others={side: _others(samples, side) for side in SIDES},  # type: ignore[misc]
         errors={" ".join(map(str, key)): float(value) for key, value in means.items()},  # type: ignore[call-overload]
     )
-    predictors = PairPredictors(card, MappingProxyType(trees), dispatcher)
-    return Trained(predictors, errors, pd.concat(gains, ignore_index=True), MappingProxyType(beside))
+    trained = PairPredictors(card, MappingProxyType(trees), dispatcher)
+    return Trained(trained, errors, pd.concat(gains, ignore_index=True), MappingProxyType(beside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +217,9 @@ def _table(samples: pd.DataFrame, kind: str, features: Sequence[str], test_share
     rows = _usable(samples, kind)
     held = np.random.default_rng(seed).permutation(len(rows)) < round(test_share * len(rows))
     shapes = shape_matrix(layers_of(rows))
-    dispatched = np.column_stack([shapes, dispatch_matrix([json.loads(text) for text in rows["dispatch"]], features)])
+    dispatched = np.column_stack(
+        [shapes, predictors.dispatch_matrix([json.loads(text) for text in rows["dispatch"]], features)]
+    )
     return _Table(rows, held, {(CPU, OURS): shapes, (GPU, PLAIN): shapes, (GPU, OURS): dispatched})
 
 
@@ -249,7 +245,7 @@ def _errors(
 def _cpu_implementations(samples: pd.DataFrame) -> dict[str, str]:
     """The implementation that most samples of a class of shapes had."""
     rows = samples[samples["kind"].isin(KINDS) & samples["cpu_us"].notna()]
-    classes = pd.Series([shape_class(layer) for layer in layers_of(rows)], index=rows.index, dtype=object)
+    classes = pd.Series([predictors.shape_class(layer) for layer in layers_of(rows)], index=rows.index, dtype=object)
     common = rows.groupby(classes)["cpu_implementation"].agg(lambda names: str(names.mode().iloc[0]))
     return {str(key): str(name) for key, name in common.items()}
 
@@ -258,11 +254,11 @@ def _others(samples: pd.DataFrame, side: str) -> dict[str, tuple[float, float, f
     rows = samples[(samples["kind"] == OTHER) & samples[f"{side}_us"].notna()]
     terms = np.array([json.loads(text) for text in rows["terms"]], np.float64).reshape(len(rows), len(predictors.TERMS))
     us, families = rows[f"{side}_us"].to_numpy(np.float64), rows["family"].to_numpy(str)
-    found: dict[str, Any] = {predictors.ALL: predictors.fit(terms, us) if len(rows) else (0.0, 0.0, 0.0)}
+    found: dict[str, Any] = {predictors.ALL: fit(terms, us) if len(rows) else (0.0, 0.0, 0.0)}
     for family in sorted(set(families.tolist())):
         own = families == family
         if own.sum() >= predictors.FEW:
-            found[family] = predictors.fit(terms[own], us[own])
+            found[family] = fit(terms[own], us[own])
     return found
 
 

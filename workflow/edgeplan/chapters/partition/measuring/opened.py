@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.pair import open_processors
 from edgeplan.errors import DeviceError
@@ -155,6 +158,24 @@ def synchronisation(pair: PairFile, host: Host, other: Processor) -> tuple[Synch
             next_step="synchronisation: auto, or events",
         )
     return asked, "the pair file asks for it"
+
+
+def ends_of_runs(
+    session: PairSession, made: Partitioned, run: Callable[[], object], runs: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Run a session once, then so often as it counts.
+
+    Returns:
+        in ns, when each step's part began and ended on each lane (2, runs, steps); infinite where it has none.
+    """
+    at, shape = (np.array(made.lanes), np.array(made.ranged.origin)), (2, runs, len(made.lowered.steps))
+    first, last = np.full(shape, np.inf), np.full(shape, -np.inf)
+    for k in range(-1, runs):
+        run()
+        if k >= 0:
+            np.minimum.at(first[:, k], at, session.times[:, 0])
+            np.maximum.at(last[:, k], at, session.times[:, 1])
+    return first, last
 
 
 #: Of the largest magnitude; Winograd's transforms lose a digit.

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import pandas as pd
 from msgspec.structs import replace
@@ -25,7 +24,7 @@ from edgeplan.chapters.partition import layers as drawing
 from edgeplan.chapters.partition.layers import ANCHORS, KINDS, LayerShape, layer_of, layouts, lowered
 from edgeplan.chapters.partition.learning.predictors import Floats, augmented, family, refused, step_amounts
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SAMPLE, empty_dispatch
-from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.measuring.opened import Opened, ends_of_runs
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.partition.settings import SIDES, PartitionSettings
 from edgeplan.errors import DeviceError
@@ -44,7 +43,6 @@ _POOL_ELEMENTS, _POSITIVE_ELEMENTS = 48 << 20, 1 << 16
 _SPREAD = 0.05
 _FLOAT_BYTES = 4
 _ALIGNMENT = 4096
-_WARM_RUNS = 1
 _FENCE_LAYER = LayerShape.linear(1, 64, 16)
 _US = 1e3
 
@@ -96,10 +94,10 @@ def write_pool(folder: Path) -> None:
                 file.write(((values - np.float32(0.5)) * np.float32(2 * _SPREAD)).tobytes())
 
 
-def write_carrier(steps: Lowered, folder: Path, start: int = 0) -> Path:
+def write_carrier(steps: Lowered, folder: Path) -> Path:
     """A model file that holds nothing but where in the pool the weights of steps lie, one after the other."""
     graph = onnx.GraphProto(name=steps.name)
-    size, at = _FLOAT_BYTES * _POOL_ELEMENTS, start
+    size, at = _FLOAT_BYTES * _POOL_ELEMENTS, 0
     for step in steps.steps:
         for role, name in step.weights.items():
             shape = steps.shapes[name]
@@ -125,16 +123,15 @@ def timed(
     *,
     cpu: Host | None = None,
     synchronisation: Synchronisation | None = None,
-    start: int = 0,
 ) -> ChainTimes:
     """Run a chain; the processors note times (`opened` with `profiling` where a step runs on the GPU alone)."""
     fenced = [*places, _FENCE]  # behind the splits, so that the CPU sees the end of each
     order = sorted(range(len(fenced)), key=lambda k: (_rank(fenced[k]), k != len(places), k))
-    chosen = [fenced[k] for k in order]
-    steps = lowered("chain", [place.layer for place in chosen])
-    found = _times(pair, steps, layouts([p.layer for p in chosen]), [p.assignment for p in chosen], order, folder, runs,
-                   cpu or pair.host, synchronisation or pair.synchronisation, start)  # fmt: skip
-    return ChainTimes(found.us[:, :-1], found.implementations[:-1])
+    layers = [fenced[k].layer for k in order]
+    assigned = [fenced[k].assignment for k in order]
+    found = _times(pair, lowered("chain", layers), layouts(layers), assigned, folder, runs, cpu, synchronisation)
+    at = np.argsort(order)[:-1]
+    return ChainTimes(found.us[:, at], tuple(found.implementations[k] for k in at))
 
 
 def _rank(place: ChainPlace) -> int:
@@ -142,19 +139,12 @@ def _rank(place: ChainPlace) -> int:
     return 0 if isinstance(place.assignment, Split) else 1 + place.assignment
 
 
-def _timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: int, folder: Path, runs: int) -> ChainTimes:
-    """Run any steps, none of which reads what another wrote, on one processor alone."""
-    assignments = [lane] * len(steps.steps)
-    order = list(range(len(steps.steps)))
-    return _times(pair, steps, where, assignments, order, folder, runs, pair.host, pair.synchronisation, 0)
-
-
 @contextmanager
 def anchor_session(pair: Opened, lane: int, folder: Path) -> Iterator[PairSession]:
     """A session of `sampling.ANCHORS` on one processor."""
     steps = lowered("anchors", ANCHORS)
     parts = partition(steps, layouts(ANCHORS), pair.block, [lane] * len(ANCHORS))
-    with PairSession.of(*pair.processors, parts, write_carrier(steps, folder), pair.synchronisation) as session:
+    with pair.session(parts, write_carrier(steps, folder)) as session:
         _fill(session)
         yield session
 
@@ -169,46 +159,31 @@ def _times(
     pair: Opened,
     steps: Lowered,
     where: Mapping[str, str],
-    assignments: Sequence[Assignment],
-    order: Sequence[int],
+    assigned: Sequence[Assignment],
     folder: Path,
     runs: int,
-    cpu: Host,
-    synchronisation: Synchronisation,
-    start: int,
+    cpu: Host | None = None,
+    synchronisation: Synchronisation | None = None,
 ) -> ChainTimes:
-    parts = partition(steps, MappingProxyType(dict(where)), cpu.dnnl.info.block, assignments)
-    carrier = write_carrier(steps, folder, start)
-    found = np.zeros((runs, len(assignments)))
-    with PairSession.of(cpu, pair.other, parts, carrier, synchronisation) as session:
+    """Run any steps, none of which reads what another wrote; behind a split one runs on the CPU."""
+    parts, carrier = partition(steps, where, pair.block, assigned), write_carrier(steps, folder)
+    names = [["", ""] for _ in assigned]
+    with PairSession.of(cpu or pair.host, pair.other, parts, carrier, synchronisation or pair.synchronisation) as session:
         _fill(session)
-        lanes, origin = np.array(parts.lanes), np.array(parts.ranged.origin)
-        names = [("", "")] * len(assignments)
-        for k, kernel in enumerate(session.kernels):
-            one = list(names[order[origin[k]]])
-            one[lanes[k]] = kernel.implementation
-            names[order[origin[k]]] = (one[0], one[1])
-        alone = np.isin(origin, origin[lanes == 0], invert=True)
-        for run in range(-_WARM_RUNS, runs):
-            session.execute()
-            if (session.times[alone] < 0).any():
-                raise DeviceError(
-                    f"{pair.names[1]} does not tell when its kernels ran",
-                    where="a chain of layers",
-                    next_step="plan for such a pair from times of your own: edgeplan plan partition --costs costs.json",
-                )
-            if run >= 0:
-                found[run, order] = _spans(session.times, lanes, origin, len(assignments)) / _US
-    return ChainTimes(found, tuple(names))
-
-
-def _spans(times: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64], origin: npt.NDArray[np.int64], count: int) -> Floats:
-    """Time of each step of one run, in ns."""
-    begin, end = np.full((2, count), -1, np.int64), np.full((2, count), -1, np.int64)
-    begin[lanes, origin], end[lanes, origin] = times.T
-    on = [np.isin(np.arange(count), origin[lanes == lane]) for lane in (0, 1)]
-    own = np.where(on[0], end[0] - begin[0], end[1] - begin[1]).astype(np.float64)
-    return np.asarray(np.where(on[0] & on[1], np.append(begin[0, 1:], -1) - begin[0], own), np.float64)
+        for lane, origin, kernel in zip(parts.lanes, parts.ranged.origin, session.kernels, strict=True):
+            names[origin][lane] = kernel.implementation
+        first, last = ends_of_runs(session, parts, session.execute, runs)
+    on_cpu, on_gpu = np.isfinite(first)
+    if (np.minimum(first, last)[1][~on_cpu] < 0).any():
+        raise DeviceError(
+            f"{pair.names[1]} does not tell when its kernels ran",
+            where="a chain of layers",
+            next_step="plan for such a pair from times of your own: edgeplan plan partition --costs costs.json",
+        )
+    starts = np.where(on_cpu, first[0], 0.0)
+    own = np.where(on_cpu, last[0] - starts, last[1] - first[1])
+    us = np.where(on_cpu & on_gpu, np.diff(starts, append=0.0), own) / _US
+    return ChainTimes(us, tuple((on_one, on_other) for on_one, on_other in names))
 
 
 _MIB = 1 << 20
@@ -391,7 +366,7 @@ def _steps(pair: Opened | None, some: Sequence[OtherStep], runs: int, folder: Pa
         layouts |= layer.layouts(name)
     at = [*range(len(some)), *(-1 - k for k in range(len(drawing.ANCHORS)))]
     lowered = Lowered("steps", tuple(steps), (), (), MappingProxyType(shapes))
-    found = [_timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in (0, 1)]
+    found = [_times(pair, lowered, layouts, [lane] * len(steps), folder, runs) for lane in (0, 1)]
     return _table(at, [one.typical_us for one in found], [one.implementations for one in found])
 
 

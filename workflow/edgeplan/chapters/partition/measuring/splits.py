@@ -63,7 +63,11 @@ class SplitMeasuring:
         parts: list[pd.DataFrame] = []
         for kind in KINDS:
             drawn = drawing.layers(kind, s.layers, s.layer_flops, s.conv_divisors, seed)
-            chosen = [*self._all_chosen(drawn)]
+            chosen = list[ChosenSplits]()
+            for layer in drawn:
+                if not refused(layer, self.predictors.dispatcher):
+                    with suppress(NotThereError):
+                        chosen.append(self._chosen(layer))
             each = max(1, s.chain // 7)  # about as many places of each layer
             for at in range(0, len(chosen), each):
                 parts += self._fresh(chosen[at : at + each])
@@ -108,12 +112,6 @@ class SplitMeasuring:
         return factors, errors
 
     # Choosing
-
-    def _all_chosen(self, drawn: Sequence[LayerShape]) -> Iterator[ChosenSplits]:
-        for layer in drawn:
-            if not refused(layer, self.predictors.dispatcher):
-                with suppress(NotThereError):
-                    yield self._chosen(layer)
 
     def _chosen(self, layer: LayerShape) -> ChosenSplits:
         step, card = self.settings.grid_step, self.predictors.card

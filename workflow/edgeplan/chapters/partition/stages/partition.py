@@ -6,12 +6,11 @@ import logging
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -50,27 +49,18 @@ _NUMBERS = tuple(name for name in COLUMNS["models"] if name not in ("way", "reas
 _US_PER_MS = 1e3
 
 
-@dataclass(frozen=True, slots=True)
-class ModelJob:
-    """A job names a model to measure."""
-
-    model: Path
-    folder: Path
-    runs: int
-    settings: tuple[str, ...]
-    pool: Path
-
-
-def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.DataFrame:
+def measured(
+    pair: PairFile, predictors: PairPredictors, model: Path, folder: Path, runs: int, settings: Sequence[str], pool: Path
+) -> pd.DataFrame:
     """Measure a model in every way, with the columns of `rows.COLUMNS`; what cannot be measured has a reason."""
     rows: list[dict[str, Any]] = []
     try:
         with opened(pair) as both:
-            planned = plan_model(job.model, predictors, both.names, both.synchronisation)
-            rows += _interleaved(both, predictors, planned, job)
+            planned = plan_model(model, predictors, both.names, both.synchronisation)
+            rows += _interleaved(both, predictors, planned, runs, pool)
     except EdgeplanError as error:
         rows.append({"way": OURS, "reason": error.headline})
-    rows += [_stock(pair, setting, job) for setting in job.settings]
+    rows += [_stock(pair, setting, model, folder, runs) for setting in settings]
     frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS["models"]))
     frame["reason"] = frame["reason"].astype(object).fillna("").astype(str)
     frame[list(_NUMBERS)] = frame[list(_NUMBERS)].astype("float64")
@@ -87,11 +77,13 @@ def _ways(costs: ModelCosts, predictors: PairPredictors) -> Mapping[str, Choice]
     }
 
 
-def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel, job: ModelJob) -> list[dict[str, Any]]:
+def _interleaved(
+    pair: Opened, predictors: PairPredictors, planned: PlannedModel, count: int, pool: Path
+) -> list[dict[str, Any]]:
     """Our plan first, then the others, one run of each after the other."""
     lowered, costs, plan = planned.lowered, planned.costs, planned.plan
     inputs = random_inputs({name: lowered.shapes[name] for name in lowered.inputs}, 0, lowered.types, lowered.limits)
-    expected = onnxruntime_reference(job.model, inputs)
+    expected = onnxruntime_reference(planned.model, inputs)
     runs: list[Runner] = []
     ours = {"way": OURS, "predicted_ms": plan.makespan_ms, "splits": plan.splits}
     rows: list[dict[str, Any]] = [ours | {"plan_seconds": planned.seconds, "plan_gap": plan.gap}]
@@ -102,16 +94,16 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
             predicted = in_sequence(costs.costs, choice).makespan_ms
             rows.append({"way": way, "predicted_ms": predicted, "splits": costs.costs.splits(choice)})
         for row, made in zip(rows, parts, strict=True):
-            run, told = running(pair, stack, made, job.model, inputs, expected)
+            run, told = running(pair, stack, made, planned.model, inputs, expected)
             row.update(told, steps=len(lowered.steps))
             runs.append(run)
-        runs += on_all_cores(pair, job.model, inputs)
+        runs += on_all_cores(pair, planned.model, inputs)
         anchors: list[Runner] = [
-            partial(stack.enter_context(anchor_session(pair, lane, job.pool)).inference_ms, {})
+            partial(stack.enter_context(anchor_session(pair, lane, pool)).inference_ms, {})
             for lane in (0, 1)
             if predictors.card.anchors_us
         ]
-        times = np.array([[run() for run in (*runs, *anchors)] for _ in range(job.runs)])
+        times = np.array([[run() for run in (*runs, *anchors)] for _ in range(count)])
     pair.host.ready()
     for row, own in zip(rows, times.T, strict=False):
         row.update(_summary(own))
@@ -136,27 +128,23 @@ def _summary(times_ms: Any) -> dict[str, float]:
     return {"median_ms": statistics.median(found), "repeat": max(halves) / min(halves)}
 
 
-def _stock(pair: PairFile, setting: str, job: ModelJob) -> dict[str, Any]:
+def _stock(pair: PairFile, setting: str, model: Path, folder: Path, runs: int) -> dict[str, Any]:
     row: dict[str, Any] = {"way": setting}
-    folder = job.folder / setting
-    folder.mkdir()
-    cores = tuple(sorted(pair.cores))
+    (folder / setting).mkdir()
     try:
-        found = stock.run_model(setting, job.model, folder, cores, job.runs + 1)
+        found = stock.run_model(setting, model, folder / setting, tuple(sorted(pair.cores)), runs + 1)
     except (ColdRunError, DeviceError) as error:
         return row | {"reason": error.headline}
     return row | _summary(found.run_ms[1:])
 
 
 #: Figure -> its layer by output channels, and the range of these.
-CURVES: Mapping[str, tuple[Callable[[int], LayerShape], int, int]] = MappingProxyType(
-    {
-        "figure_02": (lambda outputs: LayerShape.linear(50, 3072, outputs), 16, 1024),
-        "figure_03": (lambda outputs: LayerShape.linear(50, 768, outputs), 64, 3072),
-        "figure_05": (lambda outputs: LayerShape.linear(50, 768, outputs), 2048, 2560),
-        "figure_06": (lambda outputs: LayerShape(CONV, 64, 64, 128, outputs, 3, 1), 16, 256),
-    }
-)
+CURVES: Mapping[str, tuple[Callable[[int], LayerShape], int, int]] = {
+    "figure_02": (lambda outputs: LayerShape.linear(50, 3072, outputs), 16, 1024),
+    "figure_03": (lambda outputs: LayerShape.linear(50, 768, outputs), 64, 3072),
+    "figure_05": (lambda outputs: LayerShape.linear(50, 768, outputs), 2048, 2560),
+    "figure_06": (lambda outputs: LayerShape(CONV, 64, 64, 128, outputs, 3, 1), 16, 256),
+}
 _UNIT = 4  # channels: curves have jumps at vectors and tiles
 _GROUPS = "work_groups"
 
@@ -343,8 +331,8 @@ class _Run:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", self.seed)
-        job = ModelJob(model, folder, self.settings.model_runs, self.settings.settings, self.folder)
-        frame = measured(self.pair, self.trained.predictors, job)
+        s = self.settings
+        frame = measured(self.pair, self.trained.predictors, model, folder, s.model_runs, s.settings, self.folder)
         shutil.rmtree(folder, ignore_errors=True)
         log.info("%s: %s", name, in_line(*frame[["way", "median_ms", "reason"]].to_dict("records")))
         return frame

@@ -15,26 +15,8 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, model_costs
-from edgeplan.chapters.partition.eop.sweeps import (
-    REPEATS,
-    SAMPLED,
-    SWEEP,
-    SampledOperator,
-    SweptModel,
-    at_ratios,
-    best_options,
-    dimension_of,
-    executable_parts,
-    inside,
-    measured_costs,
-    on_gpu,
-    operator_of,
-    subgraphs_of,
-    subject_of,
-    sweep,
-    swept_layouts,
-    timed_steps,
-)
+from edgeplan.chapters.partition.eop import sweeps
+from edgeplan.chapters.partition.eop.sweeps import SweptModel
 from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, VARIED, WAYS, Way, as_predicted, measured_ways, variant
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load_pair_predictors
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, Runner, about_pair, on_all_cores, opened, running
@@ -62,7 +44,7 @@ PROTOCOL = Protocol("eop/3", ("eop/2",))
 #: Columns of each kind of stored rows.
 COLUMNS = {
     "sampled": ("size", "side", "us"),
-    "sweeps": (*SWEEP, "name", "operator", "of_paper", "refused"),
+    "sweeps": (*sweeps.SWEEP, "name", "operator", "of_paper", "refused"),
     "plans": (
         *("way", "predicted_ms", "simulated_ms", "median_ms", "repeat", "error", "tolerance", "splits", "steps"),
         *("plan_seconds", "plan_gap", "same_as", "reason"),
@@ -104,7 +86,7 @@ class _Run:
         self.folder.mkdir(parents=True)
         try:
             with nullcontext() if stored_rows_only() else opened(self.pair, profiling=True) as pair:
-                self.sampled = pd.concat([self._sampled(pair, one) for one in SAMPLED], ignore_index=True)
+                self.sampled = pd.concat([self._sampled(pair, one) for one in sweeps.SAMPLED], ignore_index=True)
         except NotThereError as error:
             raise nothing_stored(LACKING, self._path) from error
         models = [(name, WORKLOADS[name], "", "", 0) for name in self.settings.models]
@@ -119,8 +101,8 @@ class _Run:
                 continue
             if not figure:
                 lowered = lowered_workload(build())
-                before = preceding(lowered, swept_layouts(lowered), self.predictors.dispatcher.block)
-                found["plans"] = found["plans"].assign(subgraphs=float(subgraphs_of(before)))
+                before = preceding(lowered, sweeps.swept_layouts(lowered), self.predictors.dispatcher.block)
+                found["plans"] = found["plans"].assign(subgraphs=float(sweeps.subgraphs_of(before)))
             for kind, frame in found.items():
                 parts[kind].append(frame.assign(model=name, figure=figure, setting=setting, value=value))
         if not parts["plans"]:
@@ -138,29 +120,29 @@ class _Run:
 
     # Operators alone
 
-    def _sampled(self, pair: Opened | None, one: SampledOperator) -> pd.DataFrame:
+    def _sampled(self, pair: Opened | None, one: sweeps.SampledOperator) -> pd.DataFrame:
         sizes = list(one.at(self.settings))
         what = [one.operator, one.dimension, sizes, self.settings.sample_runs]
         found = self.rows.found("sampled", what, partial(self._alone, pair, one, sizes))
         return found.assign(operator=one.operator, dimension=one.dimension)
 
-    def _alone(self, pair: Opened | None, one: SampledOperator, sizes: list[int]) -> pd.DataFrame:
+    def _alone(self, pair: Opened | None, one: sweeps.SampledOperator, sizes: list[int]) -> pd.DataFrame:
         """At each size the median of its repeats on each processor, each the median of its runs."""
         assert pair is not None  # noqa: S101  or nothing may be measured
         rows = []
         for size in sizes:
             model = save_workload(one.build(size), self.folder / "alone.onnx", self.seed)
-            subject = inside(subject_of(one.operator, model, self.seed))
-            own = [k for k, step in enumerate(subject.lowered.steps) if operator_of(step) == one.operator]
-            refused = on_gpu(pair, subject)
+            subject = sweeps.inside(sweeps.subject_of(one.operator, model, self.seed))
+            own = [k for k, step in enumerate(subject.lowered.steps) if sweeps.operator_of(step) == one.operator]
+            refused = sweeps.on_gpu(pair, subject)
             for lane in (0, 1):
                 if not own or (lane == 1 and any(refused[k] for k in own)):
                     rows.append({"size": size, "side": SIDES[lane], "us": float("nan")})
                     continue
                 assigned = [0 if lane == 0 or why else 1 for why in refused]
-                made = executable_parts(pair, subject, list(assigned))
-                times = timed_steps(pair, subject, made, self.settings.sample_runs)[lane]
-                rows.append({"size": size, "side": SIDES[lane], "us": float(np.median(times[own[-REPEATS:]]))})
+                made = sweeps.executable_parts(pair, subject, list(assigned))
+                times = sweeps.timed_steps(pair, subject, made, self.settings.sample_runs)[lane]
+                rows.append({"size": size, "side": SIDES[lane], "us": float(np.median(times[own[-sweeps.REPEATS :]]))})
         log.info("%s over %s: %s", one.operator, one.dimension, in_line(*rows))
         return pd.DataFrame(rows)
 
@@ -174,7 +156,7 @@ class _Run:
 
         @cache
         def subject() -> SweptModel:
-            return subject_of(name, save_workload(build(), path, self.seed), self.seed)
+            return sweeps.subject_of(name, save_workload(build(), path, self.seed), self.seed)
 
         swept = self.rows.found("sweeps", what, lambda: self._swept(subject()))
         failed = swept["dimension"].eq("failed")
@@ -187,7 +169,7 @@ class _Run:
             found = self._costs(subject(), swept)
             decided, tuned = measured_ways(found.costs)
             chosen = {
-                name: (way, at_ratios(subject(), found.block, found.assignments(way.choice), way.ratios))
+                name: (way, sweeps.at_ratios(subject(), found.block, found.assignments(way.choice), way.ratios))
                 for name, way in decided.items()
             }
             return found, chosen | {PREDICTED: self._predicted(subject())}, tuned
@@ -200,17 +182,17 @@ class _Run:
     def _swept(self, subject: SweptModel) -> pd.DataFrame:
         try:
             with opened(self.pair, profiling=True) as pair:
-                refused = on_gpu(pair, subject)
-                rows = sweep(pair, subject, self.settings.shares, self.settings.sweep_runs)
+                refused = sweeps.on_gpu(pair, subject)
+                rows = sweeps.sweep(pair, subject, self.settings.shares, self.settings.sweep_runs)
         except EdgeplanError as error:
             log.warning("%s: %s", subject.name, error.what)
             return _frame([{"step": 0, "dimension": "failed", "refused": error.headline}], "sweeps")
         steps = [subject.lowered.steps[k] for k in rows["step"]]
-        names = [dimension_of(s, Dimension(d)) if d else "" for s, d in zip(steps, rows["dimension"], strict=True)]
+        names = [sweeps.dimension_of(s, Dimension(d)) if d else "" for s, d in zip(steps, rows["dimension"], strict=True)]
         log.info("%s: %d rows of %d steps", subject.name, len(rows), len(subject.lowered.steps))
         return rows.assign(
             name=[s.name for s in steps],
-            operator=[operator_of(s) for s in steps],
+            operator=[sweeps.operator_of(s) for s in steps],
             of_paper=names,
             refused=[refused[k] for k in rows["step"]],
         )
@@ -218,8 +200,8 @@ class _Run:
     def _costs(self, subject: SweptModel, swept: pd.DataFrame) -> ModelCosts:
         with opened(self.pair) as pair:
             over = handshake(*pair.processors, pair.synchronisation, _HANDSHAKES, _HANDSHAKE_STEPS)
-            refused = on_gpu(pair, subject)
-            return measured_costs(
+            refused = sweeps.on_gpu(pair, subject)
+            return sweeps.measured_costs(
                 subject.lowered,
                 subject.layouts,
                 swept,
@@ -237,7 +219,7 @@ class _Run:
                 subject.lowered, subject.layouts, self.predictors, names=pair.names, synchronisation=pair.synchronisation
             )
         way = as_predicted(costs.costs)
-        return way, at_ratios(subject, costs.block, costs.assignments(way.choice), way.ratios)
+        return way, sweeps.at_ratios(subject, costs.block, costs.assignments(way.choice), way.ratios)
 
     def _plans(self, subject: SweptModel, found: Mapping[str, Planned]) -> pd.DataFrame:
         """Every way in new sessions, one inference of each in turn; those that are the same plan run once."""
@@ -245,17 +227,9 @@ class _Run:
         first: dict[object, str] = {}
         for name, (way, assigned) in found.items():
             same = first.setdefault(tuple(assigned), name)
-            rows[name] = {
-                "way": name,
-                "predicted_ms": way.predicted_ms,
-                "simulated_ms": way.simulated_ms,
-                "splits": way.splits,
-                "steps": len(subject.lowered.steps),
-                "plan_seconds": way.seconds,
-                "plan_gap": way.gap,
-                "same_as": "" if same == name else same,
-                "reason": "",
-            }
+            told: dict[str, Any] = {"predicted_ms": way.predicted_ms, "simulated_ms": way.simulated_ms, "splits": way.splits}
+            told |= {"plan_seconds": way.seconds, "plan_gap": way.gap, "same_as": "" if same == name else same}
+            rows[name] = {"way": name, "steps": len(subject.lowered.steps), "reason": "", **told}
         rows[ALL_CORES] = {"way": ALL_CORES, "steps": len(subject.lowered.steps), "same_as": "", "reason": ""}
         expected = onnxruntime_reference(subject.model, dict(subject.inputs))
         times: dict[str, list[list[float]]] = {}
@@ -290,7 +264,7 @@ class _Run:
                 if rows[name]["reason"] or rows[name]["same_as"]:
                     continue
                 try:
-                    made = executable_parts(pair, subject, list(assigned))
+                    made = sweeps.executable_parts(pair, subject, list(assigned))
                     run, told = running(pair, stack, made, subject.model, subject.inputs, expected, *exact)
                 except EdgeplanError as error:
                     rows[name]["reason"] = error.headline
@@ -312,7 +286,7 @@ class _Run:
 
     def _key(self, subject: SweptModel, costs: ModelCosts, planned: Mapping[str, Planned], tuned: Eop) -> pd.DataFrame:
         """Key operators at EOP's ratios, and each at its best of all that were swept, both measured again in turn."""
-        best = best_options(costs.costs, tuned.key)
+        best = sweeps.best_options(costs.costs, tuned.key)
         whole = [s.options.index(s.best_whole) for s in costs.costs.steps]
         grid = costs.assignments([best.get(k, whole[k]) for k in range(len(whole))])
         ran = planned[EOP][1]
@@ -320,8 +294,8 @@ class _Run:
         with opened(self.pair, profiling=True) as pair:
             for _ in range(self.settings.rounds):
                 for name, assigned in (("tuned", ran), ("grid", grid)):
-                    made = executable_parts(pair, subject, list(assigned))
-                    spans[name].append(timed_steps(pair, subject, made, self.settings.runs)[2])
+                    made = sweeps.executable_parts(pair, subject, list(assigned))
+                    spans[name].append(sweeps.timed_steps(pair, subject, made, self.settings.runs)[2])
         tuned_us, grid_us = (np.median(np.array(found), axis=0) for found in spans.values())
         rows = []
         for k, ratio, matched in zip(tuned.key, tuned.ratios, tuned.matched, strict=True):
@@ -329,21 +303,10 @@ class _Run:
             share, split = ratio, None
             if isinstance(at, Split):  # what ran is the nearest that can be executed
                 share, split = at.end / extent(subject.lowered, costs.block, step, at.dimension).size, at.dimension
-            rows.append(
-                {
-                    "step": k,
-                    "name": step.name,
-                    "operator": operator_of(step),
-                    "ratio": share,
-                    "dimension": dimension_of(step, split) if split is not None else "",
-                    "key_operators": len(tuned.key),
-                    **{
-                        f"{side}_pattern": p.name if p else "" for side, p in zip(("cpu", "gpu"), matched.patterns, strict=True)
-                    },
-                    "tuned_us": float(tuned_us[k]),
-                    "grid_us": float(grid_us[k]),
-                }
-            )
+            row = {"step": k, "name": step.name, "operator": sweeps.operator_of(step), "ratio": share}
+            row |= {"dimension": sweeps.dimension_of(step, split) if split is not None else "", "key_operators": len(tuned.key)}
+            row |= {f"{side}_pattern": p.name if p else "" for side, p in zip(SIDES, matched.patterns, strict=True)}
+            rows.append(row | {"tuned_us": float(tuned_us[k]), "grid_us": float(grid_us[k])})
         return _frame(rows, "key")
 
 

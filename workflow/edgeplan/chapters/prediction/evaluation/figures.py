@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.tables import PUBLISHED, WITHIN_10, baselines, label
+from edgeplan.chapters.prediction.evaluation.tables import PUBLISHED, WITHIN_10, Evidence, baselines, label
 from edgeplan.reporting.chapter_report import FigureSpec, registry
 from edgeplan.reporting.drawing import (
     GRID,

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.prediction import paper
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.chapters.prediction.evaluation.tables import TABLES, kernel_minutes
+from edgeplan.chapters.prediction.evaluation.tables import TABLES, Evidence, kernel_minutes
 from edgeplan.chapters.prediction.whole_models import APART_SECONDS
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport, NotMeasuredError
@@ -54,10 +53,8 @@ TRANSFERRED = "table_11"
 
 def bars(device: str) -> tuple[Bar, ...]:
     """Return the bars of a device, one for each figure that has one."""
-    low = _WITHIN_10_BY_DEVICE.get(device)
-    if low is None:
-        return _BARS
-    return tuple(replace(bar, low=low) if bar.key.endswith("within_10pct") else bar for bar in _BARS)
+    low = _WITHIN_10_BY_DEVICE.get(device, _BARS[0].low)
+    return (replace(_BARS[0], low=low), *_BARS[1:])
 
 
 def _near(measured: str, predicted: str, percent: int) -> Figure:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -175,17 +175,9 @@ Decision = Literal["fused", "separate", "undecided"]
 Connection = Literal["single", "multi-inbound", "multi-outbound"]
 
 
-class Timed(Protocol):
-    """Names the fields of a measurement that a case reads."""
-
-    @property
-    def block_us(self) -> npt.NDArray[np.float64]:
-        """Return normalised block minima in microseconds (blocks,)."""
-
-
-#: Measures graphs; the second argument asks for the k-th measurement of the same graphs, made afresh.
-#: None stands for what the time did not suffice for.
-Measure = Callable[[Sequence[Graph], int], Sequence[Timed | None]]
+#: Measures graphs: normalised block minima of each in us (blocks,); the second argument asks for the k-th measurement of the
+#: same graphs, made afresh. None stands for what the time did not suffice for.
+Measure = Callable[[Sequence[Graph], int], Sequence[npt.NDArray[np.float64] | None]]
 
 #: A sum of probe times: probe and its sign.
 Terms = tuple[tuple[Probe, int], ...]
@@ -267,9 +259,9 @@ class Timings:
         for repeat in range(repeats):
             missing = [p for p in dict.fromkeys(probes) if len(self._blocks.get(p, ())) == repeat]
             if missing:
-                for probe, timed in zip(missing, self._measure([p.graph() for p in missing], repeat), strict=True):
-                    if timed is not None:
-                        self._blocks.setdefault(probe, []).append(np.asarray(timed.block_us, dtype=np.float64))
+                for probe, block_us in zip(missing, self._measure([p.graph() for p in missing], repeat), strict=True):
+                    if block_us is not None:
+                        self._blocks.setdefault(probe, []).append(block_us)
 
     def known(self, case: Case) -> bool:
         """Tell whether each probe of a case was measured."""

@@ -290,18 +290,13 @@ def detect(
         d.run(inbound_cases(settings, contexts.order, ("conv",), "add"))
     _ask_chains(d, best, contexts.order)
     _ask_structure(d, best)
-    rules = _rules(d, contexts, provenance or Provenance(alpha=settings.alpha))
-    return rules, frame(d.outcomes, settings)
-
-
-def frame(outcomes: Mapping[Case, CaseOutcome], settings: FusionSettings) -> pd.DataFrame:
-    """Return test cases as a table (`COLUMNS`); for undecided ones it says why they were not measured further."""
     rows = []
-    for c, o in outcomes.items():
+    for c, o in d.outcomes.items():
         context = " ".join(filter(None, (c.context, "small" if c.small else "")))
         told = astuple(o)[:-1]  # the reason is told by `why_undecided`
         rows.append((c.pair, c.connection, context, *told, why_undecided(o, settings)))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    rules = _rules(d, contexts, provenance or Provenance(alpha=settings.alpha))
+    return rules, pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _contexts(d: _Detection, best: str, worst: str) -> Contexts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from edgeplan.engines.registry import engine_class
 from edgeplan.measurement.records import AnySubject, FileSubject, Subject
 from edgeplan.support.frames import write_parquet
 from edgeplan.workloads.exports import export_models
-from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
+from edgeplan.zoo import FAMILIES, variants
 
 #: Version of what `export_models` draws for a seed.
 EXPORTS = "exports-1"
@@ -23,21 +22,16 @@ EXPORTS = "exports-1"
 
 def calibrating_models(params: PredictionParams) -> pd.DataFrame:
     """Draw as many variants of each family as asked for, none of which is evaluated: model_id, family, spec (JSON)."""
-    rows = []
+    rows, wanted = [], params.calibration.variants_per_family
     for family in FAMILIES.values():
         evaluated = {s.choices for s in variants(family, params.zoo.variants_per_family, params.zoo.seed)}
+        # So many hold enough that are not evaluated, even if all that are were among them.
+        drawn = variants(family, wanted + len(evaluated), params.calibration.seed)
         rows += [
             {"model_id": f"{family.id}-calibrating-{spec.index:05d}", "family": family.id, "spec": spec.to_json()}
-            for spec in _others(family, evaluated, params)
+            for spec in islice((spec for spec in drawn if spec.choices not in evaluated), wanted)
         ]
     return pd.DataFrame(rows)
-
-
-def _others(family: Family, evaluated: Collection[tuple[object, ...]], params: PredictionParams) -> list[VariantSpec]:
-    wanted = params.calibration.variants_per_family
-    # So many hold enough that are not evaluated, even if all that are were among them.
-    drawn = variants(family, wanted + len(evaluated), params.calibration.seed)
-    return list(islice((spec for spec in drawn if spec.choices not in evaluated), wanted))
 
 
 def measure_calibration(params: PredictionParams, *, device: Path, rows: Path, models: Path) -> None:

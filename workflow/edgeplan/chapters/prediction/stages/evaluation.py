@@ -19,8 +19,8 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.prediction import whole_models
-from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
 from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT
+from edgeplan.chapters.prediction.evaluation.tables import read_evidence
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.whole_models import COLUMNS, executed_models, read_models
 from edgeplan.errors import FormatError
@@ -40,9 +40,6 @@ from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.store import STORED_ROWS_ONLY, stored_rows_only
 from edgeplan.support.subprocesses import module_command, run
 from edgeplan.zoo import prior_models
-
-#: Below the folder of a device.
-_SPEED = "evaluation/speed.json"
 
 
 class Speed(BaseModel):
@@ -72,9 +69,16 @@ class Speed(BaseModel):
 
 def speed_of(params: PredictionParams, device: str, predictor: NodePredictor, nodes: pd.DataFrame, results: Path) -> Speed:
     """Return the figures of speed: measured and written to the device's folder, or read where nothing may be measured."""
-    file = results / _SPEED
+    file = results / "evaluation" / "speed.json"
     if stored_rows_only():
-        return stored_speed(file)
+        try:
+            return read_json(file, Speed, "the figures of speed")
+        except FormatError as error:
+            raise FormatError(
+                f"the figures of speed cannot be read, and may not be measured now: {error.what}",
+                where=str(file),
+                next_step=f"restore the file with git checkout, or unset {STORED_ROWS_ONLY}",
+            ) from error
     figures, about = measure_speed(params, device, predictor, nodes), environment()
     speed = Speed(
         figures={name: float(f"{value:.6g}") for name, value in figures.items()},
@@ -90,18 +94,6 @@ def speed_of(params: PredictionParams, device: str, predictor: NodePredictor, no
 
 def _digest(predictors: Path) -> str:
     return hashlib.sha256((predictors / "card.json").read_bytes()).hexdigest()[:16]
-
-
-def stored_speed(path: Path) -> Speed:
-    """Read the speed measured before."""
-    try:
-        return read_json(path, Speed, "the figures of speed")
-    except FormatError as error:
-        raise FormatError(
-            f"the figures of speed cannot be read, and may not be measured now: {error.what}",
-            where=str(path),
-            next_step=f"restore the file with git checkout, or unset {STORED_ROWS_ONLY}",
-        ) from error
 
 
 def measure_speed(params: PredictionParams, device: str, predictor: NodePredictor, nodes: pd.DataFrame) -> dict[str, float]:

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.prediction.fusion.detection import STRUCTURES, detect, skipped_pairs
@@ -21,7 +23,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import split_members
 from edgeplan.graph.kinds import kind
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.records import Measurement, Measurer, NodeMembers, Subject, graph_digest
+from edgeplan.measurement.records import Measurer, Subject, graph_digest
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.numerics import nine_digits
 from edgeplan.workspace import shipped_rules
@@ -73,9 +75,6 @@ def _replaced(rule: Rule, label: str, order: Sequence[str], *, fused: bool) -> R
     return {**known, label: fused} if label in known else rule
 
 
-_SKIPPED = ("pair", "reason")
-
-
 class ExecutedNodes:
     """Asks for the executed nodes of each model once and keeps them beside the rows: loading hundreds of models takes minutes.
 
@@ -98,7 +97,8 @@ class ExecutedNodes:
         unknown = {digest: graph for graph in models if (digest := graph_digest(graph)) not in self._known}
         if unknown:
             told = self._measurer.executed(list(unknown.values()))
-            self._known |= {digest: _text(members) for digest, members in zip(unknown, told, strict=True)}
+            texts = (json.dumps(members, separators=(",", ":")) for members in told)
+            self._known |= dict(zip(unknown, texts, strict=True))
 
     def __call__(self, graph: Graph) -> list[EngineNode]:
         """Return the nodes of a model, with their members only."""
@@ -112,10 +112,6 @@ class ExecutedNodes:
         """Keep what was asked for, in an order that does not depend on which thread answered first."""
         kept = pd.DataFrame(sorted(self._asked.items()), columns=["graph", "members"])
         write_parquet(kept, self._path)
-
-
-def _text(members: NodeMembers) -> str:
-    return json.dumps(members, separators=(",", ":"))
 
 
 def detect_fusion(
@@ -134,8 +130,9 @@ def detect_fusion(
     with Bench(file, params.measurement, rows) as bench:
         bench.limit(params.fusion.stage_seconds)
 
-        def measure(subjects: Sequence[Graph], repeat: int) -> list[Measurement | None]:
-            return bench.measure_in_time([Subject(g) for g in subjects], repeat, "fusion test cases", some=False)
+        def measure(subjects: Sequence[Graph], repeat: int) -> list[npt.NDArray[np.float64] | None]:
+            found = bench.measure_in_time([Subject(g) for g in subjects], repeat, "fusion test cases", some=False)
+            return [None if m is None else m.block_us for m in found]
 
         provenance = Provenance(
             device=file.name,
@@ -158,7 +155,7 @@ def detect_fusion(
     floats = cases.select_dtypes("float").columns  # their last digits depend on the machine that computes them
     cases[floats] = cases[floats].map(nine_digits)
     write_csv(cases, test_cases)
-    write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=list(_SKIPPED)), skipped)
+    write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=["pair", "reason"]), skipped)
     if executed.tells:
         frame = verify(used, graphs(table), executed)
         executed.save()
@@ -168,17 +165,9 @@ def detect_fusion(
 
 
 VERIFIED = (
-    "pair",
-    "connection",
-    "edges",
-    "fused_by_engine",
-    "fused_by_rules",
-    "true_positive",
-    "precision",
-    "recall",
-    "bn_folding",
+    "pair", "connection", "edges", "fused_by_engine", "fused_by_rules", "true_positive", "precision", "recall", "bn_folding",
     "reshaping",
-)
+)  # fmt: skip
 _FOLDING_INTO = ("conv", "dwconv", "fc")
 
 

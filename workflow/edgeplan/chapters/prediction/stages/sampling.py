@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -66,29 +66,13 @@ class Candidate:
 def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows: Path, kernels: Path, summary: Path) -> None:
     """Measure nodes and write the training table, and what it cost (docs/prediction.md)."""
     file, settings = load_device(device), params.sampling
-    told = read_parquet(nodes, *COLUMNS)
-    pool = _candidates(told, LEARNT)
-    known = {one.config.key for one in pool}
-    operators = [one for one in _candidates(told, (whole_models.OPERATORS,)) if one.config.key not in known]
-    fixed = {part: _candidates(told, (part,)) for part in (whole_models.SWEEP, whole_models.CONV_CHECK)}
-    held_out = [one for one in _candidates(told, (whole_models.FROZEN,)) if one.config.key not in known]
     planned = settings.budget_seconds * (1 + _OPERATORS_SHARE + settings.baselines)
     with (
         Bench(file, node_settings(params.measurement), rows) as bench,
         spending(f"{file.name}: sampling", planned) as bench.spending,
     ):
         bench.limit(settings.stage_seconds)
-        sampler = Sampler(bench, params.seed)
-        sampler.adaptive(by_weight(pool, told, params.seed), settings)
-        budget = settings.budget_seconds * _OPERATORS_SHARE
-        sampler.spend(by_weight(operators, told, params.seed), budget, whole_models.OPERATORS)
-        sampler.spend(by_weight(held_out, told, params.seed)[: settings.frozen_kernels], np.inf, HELD_OUT)
-        for part, those in fixed.items():
-            sampler.spend(those, np.inf, part)
-        if settings.baselines:
-            sampler.spend(
-                _candidates(told, (whole_models.RANDOM,)), sampler.seconds_of(ADAPTIVE, "convolution/"), whole_models.RANDOM
-            )
+        sampler = sampled_nodes(bench, read_parquet(nodes, *COLUMNS), params)
         measured_at = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         version, cache_bytes = str(bench.identity["engine_version"]), bench.cache_bytes
     log.info("%s: %d nodes do not run alone; rounds: %s", file.name, sampler.refused, sampler.rounds)
@@ -107,6 +91,37 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
         "cache_bytes": cache_bytes,
     }
     write_json(summary, document)
+
+
+def sampled_nodes(bench: Bench, told: pd.DataFrame, params: PredictionParams) -> Sampler:
+    """Measure nodes of all parts, then count what was measured as whose, as where nothing may be measured."""
+    seed, settings = params.seed, params.sampling
+    pool = _candidates(told, LEARNT)
+    known = {one.config.key for one in pool}
+    ordered = by_weight(pool, told, seed)
+    operators, held_out = (
+        by_weight([one for one in _candidates(told, (part,)) if one.config.key not in known], told, seed)
+        for part in (whole_models.OPERATORS, whole_models.FROZEN)
+    )
+    fixed = {part: _candidates(told, (part,)) for part in (whole_models.SWEEP, whole_models.CONV_CHECK)}
+    sampler = Sampler(bench, seed, bench.has if stored_rows_only() else None)
+
+    def take() -> None:
+        sampler.adaptive(ordered, settings)
+        sampler.spend(operators, settings.budget_seconds * _OPERATORS_SHARE, whole_models.OPERATORS)
+        sampler.spend(held_out[: settings.frozen_kernels], np.inf, HELD_OUT)
+        for part, those in fixed.items():
+            sampler.spend(those, np.inf, part)
+        if settings.baselines:
+            as_long = sampler.seconds_of(ADAPTIVE, "convolution/")
+            sampler.spend(_candidates(told, (whole_models.RANDOM,)), as_long, whole_models.RANDOM)
+
+    take()
+    if sampler.stored is None:
+        bench.spending = None  # these rows were counted
+        sampler.recount()
+        take()
+    return sampler
 
 
 def _candidates(told: pd.DataFrame, of_parts: Iterable[str]) -> list[Candidate]:
@@ -158,12 +173,14 @@ class Sampler:
     """Measures nodes on a bench and labels them.
 
     Attributes:
+        stored: tells which rows there are; without, what is missing is measured.
         rounds: what the adaptive rounds found: error of cross-validation, rows, seconds.
         call, call_as_run: constant cost of an inference, normalised and not, us.
     """
 
     bench: Bench
     seed: int
+    stored: Callable[[NodeSubject], bool] | None = None
     rows: list[dict[str, object]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -176,12 +193,11 @@ class Sampler:
 
     def adaptive(self, pool: Sequence[Candidate], settings: SamplingSettings) -> None:
         """Measure the first of a pool in order, then what cross-validation errs most on, until the budget is spent."""
-        left = self._stored(list(pool))
         budget, first = settings.budget_seconds, settings.budget_seconds * settings.initial_share
-        if stored_rows_only():  # what was chosen then is what is there
-            self.spend(left, np.inf, ADAPTIVE)
+        if self.stored:  # what was chosen then is what is there
+            self.spend(pool, np.inf, ADAPTIVE)
             return
-        left = self.spend(left, first, ADAPTIVE)
+        left = self.spend(pool, first, ADAPTIVE)
         for _ in range(settings.rounds):
             if not left or self.seconds[ADAPTIVE] >= budget:
                 break
@@ -204,14 +220,12 @@ class Sampler:
         )
         return frame[["key"]].assign(error=np.clip(predicted / frame["latency_us"] - 1, -1, 1))
 
-    def _stored(self, pool: list[Candidate]) -> list[Candidate]:
-        return [one for one in pool if self.bench.has(one.subject)] if stored_rows_only() else pool
-
     def spend(self, ordered: Sequence[Candidate], seconds: float, sampler: str) -> list[Candidate]:
         """Measure nodes in order until the time is spent; return those left."""
-        left, until = list(self._stored(list(ordered))), self.seconds.get(sampler, 0.0) + seconds
+        left = [one for one in ordered if self.stored is None or self.stored(one.subject)]
+        until = self.seconds.get(sampler, 0.0) + seconds
         self.seconds.setdefault(sampler, 0.0)
-        while left and self.seconds[sampler] < until and not self.bench.late:
+        while left and self.seconds[sampler] < until and (self.stored or not self.bench.late):
             mean = self.seconds[sampler] / max(1, sum(row["sampler"] == sampler for row in self.rows)) or 0.1
             count = int(np.clip((until - self.seconds[sampler]) / mean, 1, _BATCH)) if np.isfinite(until) else _BATCH
             batch, left = left[:count], left[count:]
@@ -239,6 +253,12 @@ class Sampler:
                     for config, us in labels.items()
                 ]
         return left
+
+    def recount(self) -> None:
+        """Begin again with the rows that were taken: a node that several samplers took counts for each that would take it."""
+        taken = {row["subject"] for row in self.rows}
+        self.stored = lambda one: one.id in taken
+        self.rows, self.seconds = [], {}
 
     def seconds_of(self, sampler: str, kind: str) -> float:
         """Return the measuring time of a sampler's nodes of one kind."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.page import TRANSFERRED
-from edgeplan.chapters.prediction.evaluation.tables import TABLES
+from edgeplan.chapters.prediction.evaluation.tables import TABLES, Evidence
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.reporting.page import ChapterPage, write_chapter, write_table
 from edgeplan.reporting.page import table as page_table

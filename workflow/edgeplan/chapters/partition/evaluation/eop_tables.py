@@ -12,7 +12,8 @@ import pandas as pd
 
 from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.eop.ways import CONDITION_1, CONDITION_2, CPU_WAY, EOP, EQUAL, FIXED, GPU_WAY, OURS, WAYS
-from edgeplan.chapters.partition.settings import ALL_CORES, SLOWER
+from edgeplan.chapters.partition.evaluation.tables import beside
+from edgeplan.chapters.partition.settings import SLOWER
 from edgeplan.planning.partition.eop import Pattern, fits, fitted_pattern
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, log_scale, name_axes
@@ -93,17 +94,11 @@ class EopEvidence:
 
     @cached_property
     def beside(self) -> pd.DataFrame:
-        """By figure ("" of the models themselves) and model, ms: our plan, not a number where it did not run, and others.
-
-        These are the better processor and oneDNN on all cores; best is the less of them, way its name.
-        """
+        """By figure ("" of the models themselves) and model: our plan beside the processors alone and all cores."""
         times = self.plans.pivot_table(
             index=["figure", "model"], columns="way", values="median_ms", aggfunc="first", dropna=False, sort=False
         ).reindex(columns=list(WAYS))
-        times = times.dropna(how="all")
-        others = times[[CPU_WAY, GPU_WAY, ALL_CORES]]
-        found = {"ours": times[OURS], "single": times[[CPU_WAY, GPU_WAY]].min(axis=1), "all_cores": times[ALL_CORES]}
-        return pd.DataFrame({**found, "best": others.min(axis=1), "way": others.idxmin(axis=1)}).reset_index()
+        return beside(times.dropna(how="all")).reset_index()
 
     def of_figure(self, figure: str) -> pd.DataFrame:
         """Varied models of a figure by setting, value and way."""

@@ -7,9 +7,10 @@ from functools import partial
 
 import pandas as pd
 
-from edgeplan.chapters.partition.eop.tables import EOP_FIGURES, EOP_TABLES, EopEvidence
 from edgeplan.chapters.partition.eop.ways import EOP, OURS, RECURRENT_FIGURE
-from edgeplan.chapters.partition.settings import ALL_CORES, SLOWER
+from edgeplan.chapters.partition.evaluation.eop_tables import EOP_FIGURES, EOP_TABLES, EopEvidence
+from edgeplan.chapters.partition.evaluation.tables import slower
+from edgeplan.chapters.partition.settings import ALL_CORES
 from edgeplan.reporting.bars import Bar, Graded, Repeats, graded
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.metrics import Estimate, estimate, figures_of_merit, geomean, share_right
@@ -73,13 +74,12 @@ def recurrent_slower_unchecked(e: EopEvidence) -> float:
 
     Checked plans of the same models are `eop.recurrent_slower`, of the stage `partition_checked`.
     """
-    slower = _slower(e, RECURRENT_FIGURE)
-    return float(slower.sum()) if len(slower) else math.nan
+    own = _slower(e, RECURRENT_FIGURE)
+    return float(own.sum()) if len(own) else math.nan
 
 
-def _slower(e: EopEvidence, figure: str) -> pd.Series[bool]:
-    own = e.beside[(e.beside["figure"] == figure) & e.beside["single"].notna()]
-    return ~(own["ours"] <= SLOWER * own["single"])
+def _slower(e: EopEvidence, figure: str, other: str = "single") -> pd.Series[bool]:
+    return slower(e.beside[e.beside["figure"] == figure], other)
 
 
 #: All figures that were measured, by key.
@@ -112,10 +112,8 @@ def _beside(e: EopEvidence) -> str:
         ("single", "", "the better processor alone is over 2 % faster on {} of {}"),
         ("single", "figure_09", "and on {} of {} variants of recurrent layers (Figure 9)"),
     ):
-        own = e.beside[(e.beside["figure"] == figure) & e.beside[other].notna()]
-        margin = SLOWER if other == "single" else 1.0
-        if len(own):
-            told.append(text.format(int((~(own["ours"] <= margin * own[other])).sum()), len(own)))
+        if len(own := _slower(e, figure, other)):
+            told.append(text.format(own.sum(), len(own)))
     return f"On {e.pair} {'; '.join(told)}." if told else ""
 
 
