@@ -22,7 +22,6 @@ from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.registry import load_params
 from edgeplan.reporting.chapter_report import NotMeasuredError
-from edgeplan.support.frames import read_parquet
 
 _RAN = {
     "peak": 29 * MIB, "budget": 30 * MIB, "median_ms": 11.0, "first_ms": 13.0, "resident_ms": 10.0, "bound_ms": 10.0,
@@ -195,60 +194,21 @@ def test_a_system_without_groups_gives_no_figures_of_them() -> None:
     assert not {key for key in memory_metrics(MemoryEvidence("cpu-onednn", runs, {})) if "cgroup" in key}
 
 
-def test_times_of_two_machines_are_not_divided() -> None:
-    runs = evidence().runs.assign(machine="")
-    runs.loc[(runs["case"] == "least") & (runs["model"] == "resnet152"), "machine"] = "another"
-    found = MemoryEvidence("cpu-onednn", runs, {})
-    assert "memory.resnet152_over_onnxruntime" not in memory_metrics(found)
-    assert memory_metrics(found)["memory.least_over_onnxruntime"] == pytest.approx(11 / 12, rel=1e-5), "of the other model"
-    table = MEMORY_TABLES["memory_beside"].make(found).set_index(["model", "way"])
-    assert math.isnan(table.loc[("resnet152", "edgeplan, least"), "time over onnxruntime"])
-    assert table.loc[("resnet152", "edgeplan, least"), "machine"] == "another"
-
-
-def test_a_slowed_processor_counts_while_it_is_as_slow_as_it_should_be() -> None:
-    found = memory_metrics(evidence())
-    assert found["memory.phonelike_overhead"] == pytest.approx(0.02), "the turn at a ratio of 4 does not count"
-    runs = evidence().runs
-    runs.loc[(runs["case"] == "turn") & (runs["setting"] == "slowed"), "ratio"] = 4.5
-    without = MemoryEvidence("cpu-onednn", runs, {})
-    assert any("Computing took 4.5 times as long" in text for text in memory_findings(without))
-    assert "memory.phonelike_overhead" not in memory_metrics(without)
-
-
 ROOT = Path(__file__).parents[3]
-STORED, ENVIRONMENT = "data/rows/cpu-onednn/memory", "results/cpu-onednn/memory/environment.json"
+RESULTS = "results/cpu-onednn/memory"
 
 
 @pytest.mark.committed
-def test_the_latest_rows_of_a_case_stand_for_the_kept_ones_and_the_machine_of_the_others_stays(
+def test_the_rows_in_git_make_the_table_in_git_and_the_machine_that_measured_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(stage.STORED_ROWS_ONLY, "1")
     params = load_params(PARAMS_FILE)
     assert isinstance(params, MemoryParams)
-    shutil.copytree(ROOT / STORED, tmp_path / "rows")
-    shutil.rmtree(tmp_path / "rows" / "again", ignore_errors=True)
-    environment = Path(shutil.copy(ROOT / ENVIRONMENT, tmp_path / "environment.json"))
-    where = {"device": ROOT / "config/devices/cpu-onednn.yaml", "rows": tmp_path / "rows", "work": tmp_path / "work"}
-    where |= {"runs": tmp_path / "runs.parquet", "environment_path": environment}
-
-    def table() -> pd.DataFrame:
-        stage.measure_memory(params, **where)
-        return read_parquet(where["runs"])
-
-    before = table()
-    assert "machine" not in before
-    kept = stage._kept_again(tmp_path / "rows")
-    key = stage._key("mobilenetv2", params.seed, params.memory, stage.PROTOCOL.name)
-    for at, peak in ((2, 7.0), (1, 5.0)):
-        row = {"model": "mobilenetv2", "case": "least", "peak": peak, "machine": "another"}
-        frame = pd.DataFrame([row]).reindex(columns=[*COLUMNS, "measured_at", "machine"])
-        kept.commit({f"{key}-least-{at}": frame})
-        kept.merge()
-    after = table()
-    one = (before["model"] == "mobilenetv2") & (before["case"] == "least")
-    assert after.loc[one, ["peak", "machine"]].to_numpy().tolist() == [[7.0, "another"]]
-    assert (after.loc[~one, "machine"] == "").all()
-    pd.testing.assert_frame_equal(after.loc[~one, before.columns], before[~one])
-    assert environment.read_text() == (ROOT / ENVIRONMENT).read_text()
+    shutil.copytree(ROOT / "data/rows/cpu-onednn/memory", tmp_path / "rows")
+    shutil.copy(ROOT / RESULTS / "environment.json", tmp_path)
+    device, files = ROOT / "config/devices/cpu-onednn.yaml", {name: tmp_path / name for name in ("rows", "work")}
+    written = {"runs": tmp_path / "runs.parquet", "environment_path": tmp_path / "environment.json"}
+    stage.measure_memory(params, device=device, **files, **written)
+    for path in written.values():
+        assert path.read_bytes() == (ROOT / RESULTS / path.name).read_bytes(), path.name

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from edgeplan.errors import ParamsError
 from edgeplan.support.cgroups import free_memory
 
-#: Column of stored rows that were measured alone, perhaps on another machine; "" of the others, which are of the environment's.
-MACHINE = "machine"
 MIB = 1 << 20
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 1 << 10, "mib": MIB, "gib": 1 << 30, "tib": 1 << 40}

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -168,9 +167,6 @@ NUMBERS = (
 #: Columns that are text.
 TEXTS = ("model", "case", "setting", "reason")
 COLUMNS = (*TEXTS, *NUMBERS)
-#: Columns that rows of before lack, with their values there.
-LATER_COLUMNS = MappingProxyType(dict.fromkeys(("ratio", "factor", "read_ahead", "resident_peak", "full_ms"), math.nan))
-EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
 Row = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.memory.budget import MACHINE, MIB
+from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.paper import COMPUTE_OVER_READING, RATIO_TOLERANCE
 
 #: What shares are of.
@@ -20,11 +20,6 @@ OWN = "edgeplan"
 MAPPED = "edgeplan-mapped"
 #: MiB over idle at which engines that live in little memory are compared.
 HELD_MIB = 45.0
-
-
-def named_machine(rows: pd.DataFrame) -> pd.Series[str]:
-    """The machine that rows name; "" for that of the environment, as in rows that were never measured alone."""
-    return rows[MACHINE].fillna("") if MACHINE in rows else pd.Series("", rows.index)
 
 
 def _case(name: str) -> cached_property[pd.DataFrame]:
@@ -67,19 +62,17 @@ class MemoryEvidence:
     def least(self) -> pd.DataFrame:
         """The least peak of each model that runs, with `stock_peak` and `frugal_peak` beside it.
 
-        `stock_ms` and `best_stock_ms` are the times of the same engine and of the fastest one, both with all that they want,
-        where these were measured on the same machine.
+        `stock_ms` and `best_stock_ms` are the times of the same engine and of the fastest one, both with all that they want.
         """
         found, stock = self.runs[self.runs["case"] == "least"], self.stock
         default = stock[stock["setting"] == DEFAULT].set_index("model")
         frugal = stock[stock["setting"].str.endswith("frugal")].set_index("model")["peak"]
         best = stock.groupby("model")["median_ms"].min()
-        here = named_machine(found) == found["model"].map(named_machine(default))
         return found.assign(
             stock_peak=found["model"].map(default["peak"]).astype("float64"),
             frugal_peak=found["model"].map(frugal),
-            stock_ms=found["model"].map(default["median_ms"]).astype("float64").where(here),
-            best_stock_ms=found["model"].map(best).astype("float64").where(here),
+            stock_ms=found["model"].map(default["median_ms"]).astype("float64"),
+            best_stock_ms=found["model"].map(best).astype("float64"),
         )
 
     @cached_property
@@ -115,10 +108,9 @@ class MemoryEvidence:
 
     @cached_property
     def held(self) -> pd.DataFrame:
-        """Stock engines and our plan, held to `HELD_MIB`; rows of before hold one engine."""
-        f = self.frugal
-        now = f[(f["budget"] == HELD_MIB * MIB) & (f["read_ahead"] == f["read_ahead"].max())]
-        return now if len(now) else self.runs[self.runs["case"] == "held"]
+        """Stock engines and our plan, held to `HELD_MIB`."""
+        f: pd.DataFrame = self.frugal
+        return f.loc[(f["budget"] == HELD_MIB * MIB) & (f["read_ahead"] == f["read_ahead"].max())]
 
     def over_bound(self, rows: pd.DataFrame) -> pd.Series[float]:
         """Latency of plans over their bound: the median over turns, else by the row itself."""

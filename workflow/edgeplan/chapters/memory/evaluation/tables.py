@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.memory import paper
-from edgeplan.chapters.memory.budget import MACHINE, MIB
-from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, OWN, MemoryEvidence, named_machine
+from edgeplan.chapters.memory.budget import MIB
+from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, OWN, MemoryEvidence
 from edgeplan.reporting.chapter_report import FigureSpec, NotMeasuredError, TableSpec, registry
 from edgeplan.reporting.drawing import INK, MARKERS, PALETTE, canvas, grouped_bars, legend, log_scale, name_axes
 from edgeplan.reporting.metrics import estimate, geomean
@@ -42,7 +42,6 @@ def _least(e: MemoryEvidence) -> pd.DataFrame:
             "slower": (f["median_ms"] / f["resident_ms"] - 1).round(4),
             **f[["bands", "parts"]].astype("Int64"),
             "reason": _told(f),
-            MACHINE: named_machine(f),
         }
     )
 
@@ -58,7 +57,7 @@ def _beside(e: MemoryEvidence) -> pd.DataFrame:
     means = {name: round(estimate(geomean, ratio.dropna()).value, 3) for name, ratio in ratios.items()}
     first = {"model": "all models, mean", "way": f"{OWN}, least", **means}
     found = pd.concat([pd.DataFrame([first]), *ways], ignore_index=True)
-    return found.fillna({"reason": "", MACHINE: ""}).astype(dict.fromkeys(("major_faults", "failures"), "Int64"))
+    return found.fillna({"reason": ""}).astype(dict.fromkeys(("major_faults", "failures"), "Int64"))
 
 
 def _ways(e: MemoryEvidence, model: str) -> pd.DataFrame:
@@ -76,18 +75,16 @@ def _ways(e: MemoryEvidence, model: str) -> pd.DataFrame:
     f = pd.concat(named, ignore_index=True)
     free = stock.set_index("setting")
     default = free.reindex([DEFAULT]).iloc[0]
-    here = named_machine(f) == named_machine(stock).iloc[0]
     return pd.DataFrame(
         {
             **f[["model", "way"]],
             **_mib(f, limit="budget", peak="peak", anonymous="anonymous", file="file", idle="idle"),
             **_ms(f, 2, "median", "cpu"),
-            "time over onnxruntime": (f["median_ms"] / default["median_ms"]).where(here).round(3),
-            "time over the fastest": (f["median_ms"] / free["median_ms"].min()).where(here).round(3),
+            "time over onnxruntime": (f["median_ms"] / default["median_ms"]).round(3),
+            "time over the fastest": (f["median_ms"] / free["median_ms"].min()).round(3),
             "peak over onnxruntime": (f["peak"] / default["peak"]).round(4),
             **f[["major_faults", "failures"]],
             "reason": _told(f),
-            MACHINE: named_machine(f),
         }
     )
 

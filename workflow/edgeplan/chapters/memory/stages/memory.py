@@ -12,18 +12,15 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.memory.budget import MACHINE
 from edgeplan.chapters.memory.folders import RunCores
 from edgeplan.chapters.memory.measuring import (
     COLUMNS,
-    EARLIER_COLUMNS,
-    LATER_COLUMNS,
     NUMBERS,
     TEXTS,
     RowsPart,
     parts_of,
 )
-from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
+from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.single_layers import single_layers
 from edgeplan.chapters.memory.studies import ModelBench, StudiedModel
 from edgeplan.devices.config import load_device
@@ -38,8 +35,8 @@ from edgeplan.support.store import STORED_ROWS_ONLY, Protocol, key_of, nothing_s
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
-#: Since 4 sessions are native.
-PROTOCOL = Protocol("memory/4", ("memory/2",))
+#: Since 4 sessions are native, stock engines have a protocol of their own (`by`), and there is one setting more.
+PROTOCOL, _NEW_SETTING = Protocol("memory/4", ("memory/3",)), "onnxruntime-mapped-frugal"
 _WHEN = "measured_at"
 _SINGLE = "single layers"  # in the place of a model: models of one layer
 _MANY = ("layer", "adapted", "turn")  # cases of so many rows that a log does not name them
@@ -49,15 +46,6 @@ NOTHING = "nothing"
 _USUAL_MS = MappingProxyType(
     {"resnet152": 215.0, "vgg19": 380.0, "vit_b_16": 300.0, "gpt2": 330.0, "mobilenetv2": 12.0, "squeezenet": 20.0}
 )
-#: What decided rows when those of a model were kept as a whole, and values of settings that are gone.
-_WHOLE_FIELDS = (
-    "shares", "threads", "runs", "slowed_model", "slowed_ratio", "second_threads", "second_shares", "ablated_share",
-    "adapted_model", "adapted_runs", "offline_mb",
-)  # fmt: skip
-_WHOLE_VALUES = MappingProxyType({
-    "settings": ["onnxruntime", "openvino", "mnn", "ncnn", "ncnn-direct", "litert", "onnxruntime-frugal"],
-    "slowed_pairs": 21, "limited_model": "resnet152", "limited_mib": 45.0, "sliced_model": "vgg19",
-})  # fmt: skip
 
 
 def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path, runs: Path, environment_path: Path) -> None:
@@ -66,25 +54,23 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     What lies in `work`, models and plans, may be deleted; the table of this stage goes to `runs`, the state of the machine to
     `environment_path`.
     """
-    settings = params.memory
-    kept, again = table_store(rows, *EARLIER_COLUMNS, _WHEN, later=LATER_COLUMNS), _kept_again(rows)
-    wanted = _wanted(params)
+    kept, wanted = table_store(rows, *COLUMNS, _WHEN), _wanted(params)
     measured_now = False
     if not stored_rows_only():
         measured_now = _measure(wanted, params, kept, device=device, rows=rows, work=work)
     frames: list[pd.DataFrame] = []
     for name in dict.fromkeys(part.model for part in wanted):
-        keys = [_key(name, params.seed, settings, by) for by in PROTOCOL.readable]
-        found = _found(name, wanted, kept, keys)
-        if found is None:
+        tables = {one.part.name: table for one in wanted if one.model == name and (table := one.kept(kept)) is not None}
+        if not tables:
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
-        frames.append(_with_newer(found, again, keys))
+        found = pd.concat(tables.values(), ignore_index=True)
+        frames.append(found[found["case"] != NOTHING])
     kept.merge()
     if not frames:
         raise nothing_stored("there are no rows of any model", rows)
     table = pd.concat(frames, ignore_index=True)
-    write_parquet(table.reindex(columns=[*COLUMNS, _WHEN, *([MACHINE] if len(again) else [])]).fillna({MACHINE: ""}), runs)
+    write_parquet(table[[*COLUMNS, _WHEN]], runs)
     if environment_path.is_file() and not measured_now:
         return  # of the machine that measured, which need not be this one
     latest = float(table[_WHEN].max())
@@ -94,11 +80,20 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A part of the rows that the settings ask for: of which model, and by which key it is kept."""
+    """A part of the rows that the settings ask for: of which model, and its keys: by today's protocol, then by earlier ones."""
 
     model: str
     part: RowsPart
-    key: str
+    keys: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.keys[0]
+
+    def kept(self, kept: TableStore) -> pd.DataFrame | None:
+        """Its rows, of an earlier protocol where nothing may be measured."""
+        keys = self.keys if stored_rows_only() else self.keys[:1]
+        return next((table for key in keys if (table := kept.get(key)) is not None), None)
 
 
 def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
@@ -109,8 +104,16 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
         depends, seconds = {"layers": settings.single_layers}, 20.0 * len(settings.single_layers)
         found.append((_SINGLE, RowsPart("single layers", single_layers, seconds, 0, depends, bars=False)))
     found.sort(key=lambda pair: not pair[1].bars)
-    common = [PROTOCOL.name, params.seed, settings.threads, settings.runs]
-    return tuple(_Wanted(name, part, key_of([*common, name, part.name, dict(part.depends)], 16)) for name, part in found)
+
+    def key(by: str, name: str, part: RowsPart) -> str:
+        depends = dict(part.depends)
+        if by != PROTOCOL.name:
+            depends.pop("by", None)
+            if "frugal_settings" in depends:
+                depends["frugal_settings"] = [one for one in depends["frugal_settings"] if one != _NEW_SETTING]
+        return key_of([by, params.seed, settings.threads, settings.runs, name, part.name, depends], 16)
+
+    return tuple(_Wanted(name, part, tuple(key(by, name, part) for by in PROTOCOL.readable)) for name, part in found)
 
 
 def _measure(
@@ -171,57 +174,6 @@ def _inference_ms(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> flo
     """Milliseconds of an inference, to estimate what parts take: as measured, else as it is of the chapter's models."""
     found = next(iter(_stock(name, wanted, kept).values()), {})
     return float(found.get("median_ms", _USUAL_MS.get(name, max(_USUAL_MS.values()))))
-
-
-def _found(name: str, wanted: Sequence[_Wanted], kept: TableStore, keys: Sequence[str]) -> pd.DataFrame | None:
-    """The rows of a model: its kept parts, and where nothing may be measured what an earlier protocol kept of the others."""
-    parts = [table for one in wanted if one.model == name and (table := kept.get(one.key)) is not None]
-    earlier = next((table for key in keys[1:] if (table := kept.get(key)) is not None), None) if stored_rows_only() else None
-    if not parts:
-        return earlier
-    table = pd.concat(parts, ignore_index=True)
-    lacking = [one for one in wanted if one.model == name and not kept.has(one.key)]
-    if earlier is not None and lacking:
-        log.warning("%s: %d parts are of an earlier protocol", name, len(lacking))
-        table = pd.concat([table, earlier[~earlier["case"].isin(table["case"])]], ignore_index=True)
-    gone = (table["case"] == "stock") & ~("stock " + table["setting"]).isin([one.part.name for one in wanted])
-    return table[(table["case"] != NOTHING) & ~gone].reset_index(drop=True)
-
-
-def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
-    """Digest what decided the rows of a model when they were kept as a whole; cases measured again are named by it."""
-    values = settings.model_dump(mode="json", include=set(_WHOLE_FIELDS)) | _WHOLE_VALUES
-    if name != values["sliced_model"]:
-        del values["sliced_model"]
-    if name != settings.adapted_model:
-        del values["adapted_model"], values["adapted_runs"]
-    if name not in settings.offline_mb:
-        del values["offline_mb"]
-    if name != settings.slowed_model:
-        del values["slowed_model"], values["slowed_ratio"], values["slowed_pairs"]
-    if name != values["limited_model"]:
-        del values["limited_model"], values["limited_mib"]
-    return key_of([by, name, seed, values], 16)
-
-
-def _kept_again(rows: Path) -> TableStore:
-    return table_store(rows / "again", *EARLIER_COLUMNS, _WHEN, MACHINE, later=LATER_COLUMNS)
-
-
-def _with_newer(found: pd.DataFrame, again: TableStore, keys: Sequence[str]) -> pd.DataFrame:
-    """The rows of a model, each case that was measured again in the place of the earlier one, the latest of several.
-
-    The model's keys are those of all protocols whose rows may be used.
-    """
-    for name, newer in sorted(again.query().items()):
-        own, _, rest = name.partition("-")
-        if own in keys:
-            earlier = found["case"] == rest.rpartition("-")[0]
-            if found.loc[earlier, _WHEN].max() > newer[_WHEN].max():  # measured once more, as a part
-                continue
-            place = int(earlier.to_numpy().argmax()) if earlier.any() else len(found)
-            found = pd.concat([found[~earlier].iloc[:place], newer, found[~earlier].iloc[place:]], ignore_index=True)
-    return found
 
 
 def _framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
