@@ -109,8 +109,9 @@ class MemoryEvidence:
     @cached_property
     def held(self) -> pd.DataFrame:
         """Stock engines and our plan, held to `HELD_MIB`."""
-        f: pd.DataFrame = self.frugal
-        return f.loc[(f["budget"] == HELD_MIB * MIB) & (f["read_ahead"] == f["read_ahead"].max())]
+        f = self.frugal
+        found: pd.DataFrame = f[(f["budget"] == HELD_MIB * MIB) & (f["read_ahead"] == f["read_ahead"].max())]
+        return found
 
     def over_bound(self, rows: pd.DataFrame) -> pd.Series[float]:
         """Latency of plans over their bound: the median over turns, else by the row itself."""
