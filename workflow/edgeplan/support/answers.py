@@ -37,7 +37,7 @@ class LineReader:
             if self._searched > self._most:
                 break
             left = end - time.monotonic()
-            if left <= 0 or not select.select([self._descriptor], [], [], left if left < math.inf else None)[0]:
+            if left < math.inf and (left <= 0 or not select.select([self._descriptor], [], [], left)[0]):
                 raise TimeoutError
             try:
                 chunk = os.read(self._descriptor, _CHUNK_BYTES)

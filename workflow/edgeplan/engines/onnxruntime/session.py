@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +36,8 @@ from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.graph.operators.elementwise import ACTIVATIONS
 from edgeplan.support.scratch import ScratchFolder
 
+# Blocked (NCHWc) nodes are named after the last operator fused before blocking (`<output>_nchwc`); sums and activations fused
+# later show as a fourth input or an attribute only, and their activations become `reorder_token_N`.
 _BLOCKED_DOMAIN = "com.microsoft.nchwc"
 _INPUTS_WITH_SUM = 4
 _FUSING_TYPES = ("Conv", "FusedConv", "Gemm", "FusedGemm")
@@ -44,15 +47,8 @@ _INLINED_TYPES = ("HardSigmoid", "Mul")
 
 def _with_names(nodes: Sequence[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
     """Return nodes by name; those without one (inlined functions) are called `<type>@<n>`."""
-    seen: Counter[str] = Counter()
-    named: dict[str, onnx.NodeProto] = {}
-    for node in nodes:
-        name = node.name
-        if not name:
-            name = f"{node.op_type}@{seen[node.op_type]}"
-            seen[node.op_type] += 1
-        named[name] = node
-    return named
+    numbers = defaultdict[str, Iterator[int]](count)
+    return {node.name or f"{node.op_type}@{next(numbers[node.op_type])}": node for node in nodes}
 
 
 def map_nodes(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> tuple[EngineNode, ...]:
