@@ -275,7 +275,8 @@ def test_names_in_a_model_are_not_taken_for_markup(tmp_path: Path, answer: Answe
 def test_errors_of_models_that_were_measured_say_what_to_expect() -> None:
     found = Adapted("mine", "theirs", Path("results/mine/predictors"), 61.0, 300, 40, 0.06)
     share = math.erf(math.log(1.1) / (0.06 * math.sqrt(2)))
-    *_, expected, following = adapted(found, 60.0)
+    came, took, expected, following = adapted(found, 60.0)
+    assert f"{came}; {took}" == "results/mine/predictors: mine from theirs; measured 300 kernels and 40 whole models in 61 s"
     assert expected == f"expect {100 * share:.0f} % of models within 10 %"
     assert following == "next: edgeplan predict MODEL.onnx --device mine"
     for spread in (math.nan, 0.0):

@@ -80,9 +80,8 @@ def test_links_and_anchors_resolve(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_prose_keeps_to_its_columns(page: Path) -> None:
     text = re.sub(r"^<!-- begin: .*?^<!-- end -->", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert [
-        line for line in _FENCED.sub("", text).splitlines() if len(line) > _COLUMNS and not line.lstrip().startswith("|")
-    ] == []
+    lines = _FENCED.sub("", text).splitlines()
+    assert [line for line in lines if len(line) > _COLUMNS and not line.lstrip().startswith("|")] == []
 
 
 @pytest.mark.parametrize("name", results_page.PAGES)

@@ -16,7 +16,7 @@ from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.workspace import DEVICE_FOLDER, PAIR_FOLDER, shipped_rules
 
 
-def check_params(path: Path, devices: Path = DEVICE_FOLDER, pairs: Path = PAIR_FOLDER) -> ChapterParams:
+def check_params(path: Path, devices: Path = DEVICE_FOLDER) -> ChapterParams:
     """Read params.yaml and the file of every device and every pair that it names."""
     params = load_params(path)
     for place, name in _named(
@@ -24,7 +24,7 @@ def check_params(path: Path, devices: Path = DEVICE_FOLDER, pairs: Path = PAIR_F
     ):
         load_device(_file("device", name, devices, f"{path}, {place}"))
     for place, name in _named(params, (targets for chapter in CHAPTERS.values() for targets in chapter.named_pairs)):
-        load_pair(_file("pair", name, pairs, f"{path}, {place}"))
+        load_pair(_file("pair", name, PAIR_FOLDER, f"{path}, {place}"))
     for place, name in _named(params, (targets for chapter in CHAPTERS.values() for targets in chapter.shipped_devices)):
         shipped_rules(name, where=place)
     return params

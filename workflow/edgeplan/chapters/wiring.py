@@ -102,7 +102,7 @@ def _entry(stage: Stage) -> dict[str, Any]:
     own = [path for path in stage.written if path not in (*stage.plots, *stage.metrics)]
     for kind, paths in (("outs", own), ("plots", stage.plots), ("metrics", stage.metrics)):
         rows = [{stage.rows: dict(_KEPT)}] if stage.rows and kind == "outs" else []
-        if paths:
+        if paths or rows:
             made[kind] = [*(_out(path, stage) for path in paths), *rows]
     return _targeted(made, stage)
 
