@@ -248,14 +248,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ship(folder: Path, name: str) -> None:
-    """Lay out results of a device as the package has them."""
-    made = write_device(folder / "made", name=name)
-    (made / "fusion/rules.json").rename(made / "predictors/rules.json")
-    (folder / "shipped").mkdir(exist_ok=True)
-    (made / "predictors").rename(folder / "shipped" / name)
-
-
 def test_times_of_nodes_come_back_and_are_the_same_bytes(tmp_path: Path) -> None:
     known = {relu(n).key: n / 7 for n in range(1, 50)}
     write_measured(tmp_path, known)
@@ -285,7 +277,10 @@ def test_damaged_times_are_refused(tmp_path: Path) -> None:
 
 def test_the_workspace_answers_before_the_package_and_the_package_where_it_does_not(own: Path) -> None:
     device_file(own / "config/devices")
-    ship(own, "dev")
+    made = write_device(own / "made")  # and as the package has results of a device
+    (made / "fusion/rules.json").rename(made / "predictors/rules.json")
+    (own / "shipped").mkdir()
+    (made / "predictors").rename(own / "shipped/dev")
     found = find_predictors("dev")
     assert (found.shipped, found.here, found.folder) == (True, False, own / "shipped/dev")
     write_device(own / "results", known={"k": 3.0}, environment={"fingerprint": fingerprint(), "cpu": "Example CPU"})

@@ -172,9 +172,8 @@ def test_rows_of_another_folder_are_read_but_not_written(tmp_path: Path, monkeyp
 
 def test_a_busy_machine_stores_nothing(dnnl: Dnnl, tmp_path: Path) -> None:
     model = save_onnx(tiny(), tmp_path / "tiny.onnx")
-    strict = QUICK.model_copy(
-        update={"on_noise": "refuse", "max_noisy_share": 0.0, "max_drift": 1e-9}
-    )  # no two timings are that near
+    no_two_timings = {"on_noise": "refuse", "max_noisy_share": 0.0, "max_drift": 1e-9}
+    strict = QUICK.model_copy(update=no_two_timings)
     store = ProfileStore(tmp_path / "rows" / "dev" / "cold", identity(dnnl.info, strict, cores()))
     with pytest.raises(NoiseError, match="rounds stayed disturbed"):
         profile_model(dnnl, model, tiny(), strict, cores=cores(), name="tiny", store=store, layouts=("nhwc",))

@@ -19,8 +19,7 @@ from evaluation_evidence import full_evidence
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.prediction.evaluation import page as report
-from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.chapters.prediction.evaluation.page import PREDICTION_REPORT, metrics
+from edgeplan.chapters.prediction.evaluation.page import FIGURES, PREDICTION_REPORT, metrics
 from edgeplan.chapters.prediction.evaluation.tables import TABLES, Evidence
 from edgeplan.chapters.registry import Params, parts_of_report
 from edgeplan.errors import FormatError

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator
 
 from depth import some
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
-from edgeplan.chapters.prediction.evaluation.figures import FIGURES
+from edgeplan.chapters.prediction.evaluation.page import FIGURES
 from edgeplan.report.stage import PageSection, render_page
 from edgeplan.reporting import chapter_report as kit
 from edgeplan.reporting.bars import Bar, interval_keys

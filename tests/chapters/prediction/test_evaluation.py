@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
+from executed_nodes import drawn, model
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 from shipped_params import PARAMS_FILE
 from trained_nodes import device_file, trained, write_device
@@ -25,7 +26,9 @@ from edgeplan.chapters.prediction.stages.nodes import (
     TABLE5_OUT_CHANNELS,
     TABLE5_SIZES,
     TABLE5_STRIDES,
+    check_graphs,
     random_graphs,
+    sweep_graphs,
 )
 from edgeplan.chapters.prediction.stages.transfer import transfer
 from edgeplan.chapters.prediction.stages.truth import measure_models
@@ -65,15 +68,11 @@ def test_metrics_of_known_vectors() -> None:
             metrics.rmspe(bad, other)
 
 
-def _linear_models() -> pd.DataFrame:
+def test_a_family_is_predicted_by_the_line_of_the_others() -> None:
     rng = np.random.default_rng(3)
     macs, memory = rng.uniform(1e8, 1e10, 12), rng.uniform(1e6, 1e9, 12)
-    models = {"family": np.repeat(["vgg", "resnet", "alexnet"], 4), "macs": macs, "memory_bytes": memory}
-    return pd.DataFrame({**models, "measured_ms": 2.0 + 3e-9 * macs + 5e-8 * memory}, index=np.arange(100, 112))
-
-
-def test_a_family_is_predicted_by_the_line_of_the_others() -> None:
-    models = _linear_models()
+    known = {"family": np.repeat(["vgg", "resnet", "alexnet"], 4), "macs": macs, "memory_bytes": memory}
+    models = pd.DataFrame({**known, "measured_ms": 2.0 + 3e-9 * macs + 5e-8 * memory}, index=np.arange(100, 112))
     predicted = leave_one_family_out(models, LINEAR_BASELINES["flops_mac"])
     assert list(predicted.index) == list(models.index)
     np.testing.assert_allclose(predicted, models["measured_ms"], rtol=1e-9)
@@ -96,16 +95,39 @@ def test_every_table_is_made_from_full_evidence_and_none_from_nothing(evidence: 
     assert set(tables.TABLES) - set(kit.make(tables.TABLES, without)[0]) == {"table_01"}
 
 
-def test_kernels_of_other_devices_and_convolutions_alone_are_no_comparison(evidence: Evidence) -> None:
+_BY_PART = [("adaptive", "yes", 5.0), ("operators", "yes", 0.5), ("random", "no", 5.0), ("frozen", "no", 1.0)]
+_KERNELS = ["paper kernel", "rows", "algorithms"]
+#: Table -> columns, and the first rows of these; models take 10 and 5 ms.
+BY_HAND = {
+    "table_01": (slice(1, 7), [("mean of 2 variants", 7.5, 10.5, (20 + 80) / 2, 7.8, (8 + 4) / 2)]),
+    "table_03": (slice(1, 7), [("small", 20, 5, 24.5, 25, "undecided"), ("large", 40, 10, 49, 50, "separate")]),
+    "table_06": (_KERNELS, [("Conv++bn++relu", 2, 1), ("FC", 1, 1), ("SE", 0, 0)]),
+    "table_08": (slice(0, 6), [(f, 2, 0.34**0.5, 40**0.5, 50, 100) for f in ("MobileNetv2s", "all")]),
+    "table_12": (slice(0, 3), [*_BY_PART, ("calibration", "yes", 1.0), ("total behind the predictors", "yes", 6.5)]),
+    "table_conv_fusion": (slice(1, 6), [(2, 15, 0, 0, 0), (2, 15.35, 2, 1, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_tables_by_hand(evidence: Evidence, name: str) -> None:
+    columns, wanted = BY_HAND[name]
+    times = {"measured_ms": [10.0, 5.0], "predicted_ms": [10.8, 4.8], "operator_sum_ms": [12.0, 9.0]}
+    models = pd.DataFrame({"model_id": ["a", "b"], "family": "mobilenetv2", **times})
+    given = replace(evidence, models=models, calibration=pd.DataFrame({"seconds": [20.0, 40.0]}))
+    made = getattr(tables, name)(given)
+    shown = made[columns] if isinstance(columns, list) else made.iloc[:, columns]
+    for row, one in zip(shown.itertuples(index=False, name=None), wanted, strict=False):
+        assert list(row) == pytest.approx(list(one))
+    assert name != "table_08" or made.iloc[-1]["paper VPU: within 10 % (%)"] == 83.4
+
+
+def test_kernels_of_other_devices_and_sample_spaces_are_counted(evidence: Evidence) -> None:
     kernels = tables.table_04(evidence)
     assert list(kernels["cpu-test"]) == list(kernels["paper GPU"])
     assert kernels["paper CPU"].sum() == paper.printed("table_04")["paper CPU"].sum() == 31
     no_plain = evidence.conv_fusion[lambda f: f["type"] != "conv"]
     with pytest.raises(kit.NotMeasuredError, match="no plain `conv`"):
         tables.table_conv_fusion(replace(evidence, conv_fusion=no_plain))
-
-
-def test_sample_spaces_are_counted(evidence: Evidence) -> None:
     made = tables.table_05(evidence).set_index("dimension")
     assert made.loc["Cin", "ours"] == "4 - 8"
     # 1 size x 1 kernel x 1 stride x 5 input x 9 output channels.
@@ -141,6 +163,14 @@ def test_what_was_not_measured_is_absent_from_metrics_and_bars_depend_on_the_dev
     values = page.metrics(evidence)
     named = [f"prediction.{name}" for name in ("within_10pct", "within_5pct", "normalised_within_10pct", "repeat_within_10pct")]
     assert list(values) == sorted({*page.MERITS, *(end for key in named for end in interval_keys(key))})
+    told = {"interval.width_90": 0.2, "fusion.precision": 0.75, "fusion.recall": 0.944444}
+    assert values.items() >= {**told, "measuring.kernel_minutes": 7.66667, "prediction.left_out_within_10pct": 0.833333}.items()
+    usual = evidence.models["normalised_ms"]
+    first_off = usual * [1.2, *[1.01] * (len(usual) - 1)]
+    changed = evidence.models.assign(repeat_ms=first_off, predicted_ms=usual, measured_ms=1.2 * usual)
+    values = page.metrics(replace(evidence, models=changed))  # as they ran none is within 10 %, at the usual speed all are
+    assert values["prediction.repeat_within_10pct"] == pytest.approx(1 - 1 / len(usual), rel=1e-5)
+    assert (values["prediction.within_10pct"], values["prediction.normalised_within_10pct.low"]) == (0, 1)
     assert [page.bars(device)[0].reached(0.955) for device in ("cpu-onnxruntime", "cpu-openvino")] == [False, True]
     assert page.metrics(Evidence("cpu-test")) == {}
     only = page.metrics(Evidence("cpu-test", sampling=evidence.sampling))
@@ -229,11 +259,19 @@ def test_what_was_measured_is_read_where_nothing_may_be(tmp_path: Path, monkeypa
     monkeypatch.setattr(evaluation, "measure_speed", lambda *_: pytest.fail("measured"))
     assert measured.model_copy(update={"figures": {}}).told(Path()) == ""
     assert evaluation.speed_of(PARAMS, "dev", trained(), pd.DataFrame(), results) == measured
-    for text in ("", "{", '{"format_version": 2}'):
-        (results / "evaluation/speed.json").write_text(text)
+    for text in (None, "", "{", '{"format_version": 2}'):
+        (results / "evaluation/speed.json").unlink() if text is None else (results / "evaluation/speed.json").write_text(text)
         with pytest.raises(FormatError, match="may not be measured now") as caught:
             evaluation.speed_of(PARAMS, "dev", trained(), pd.DataFrame(), results)
         assert "git checkout" in caught.value.next_step
+
+
+def test_models_for_the_speed_are_others_of_as_many_nodes() -> None:
+    told = [model("a", drawn(np.random.default_rng(1), 9)), model("b", drawn(np.random.default_rng(2), 5))]
+    made = list(evaluation._varied(told, 7, 3))
+    assert [len(one.nodes) for one in made] == [9, 5, 9, 5, 9, 5, 9]
+    assert len({node.config.key for one in made for node in one.nodes}) > 30
+    assert made == list(evaluation._varied(told, 7, 3))
 
 
 MODELS = 6
@@ -247,14 +285,9 @@ def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:
     write_parquet(table, folder / "models.parquet")
     params = load_params(PARAMS_FILE)
     truth = params.truth.model_copy(update={"repeat": repeat, "min_gap_seconds": 0.2})
-    measure_models(
-        params.model_copy(update={"measurement": SETTINGS, "truth": truth}),
-        device=device_file(folder),
-        models=folder / "models.parquet",
-        rows=folder / "rows",
-        truth=folder / "truth.parquet",
-        environment=folder / "environment.json",
-    )
+    files = {"models": "models.parquet", "rows": "rows", "truth": "truth.parquet", "environment": "environment.json"}
+    paths = {name: folder / file for name, file in files.items()}
+    measure_models(params.model_copy(update={"measurement": SETTINGS, "truth": truth}), device=device_file(folder), **paths)
     found = pd.read_parquet(folder / "truth.parquet")
     assert list(found["model_id"]) == list(table["model_id"])
     return found
@@ -326,6 +359,17 @@ def test_random_convolutions_fill_the_sample_space_and_are_the_same_every_time()
     assert all(s.kernel <= s.size for s in shapes)
     assert max(map(graph_macs, drawn)) < 2.1e9  # with those of bn and relu
     assert drawn == list(random_graphs(Random(1), 200))  # noqa: S311
+
+
+def test_sweeps_vary_one_dimension_and_checks_what_is_fused() -> None:
+    sweeps = [graph.name.split("-") for graph in sweep_graphs()]
+    for sweep, place in (("kernel_size", 4), ("input_size", 2), ("out_channels", 3)):
+        of = [name for name in sweeps if name[0] == sweep]
+        assert len({name[place] for name in of}) == len(of) > 4
+        assert len({(*name[:place], *name[place + 1 :]) for name in of}) == 1
+    checks = [graph.name.rpartition("-plain")[0] for graph in check_graphs() if graph.name.endswith("-plain")]
+    tails = ("bn", "bn-relu", "plain", "relu")
+    assert sorted(graph.name for graph in check_graphs()) == sorted(f"{name}-{tail}" for name in checks for tail in tails)
 
 
 def test_the_stage_writes_models_that_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

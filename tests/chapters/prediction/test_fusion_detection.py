@@ -12,7 +12,7 @@ import pytest
 from edgeplan.chapters.prediction.fusion.cases import MAP_KINDS, ROW_KINDS, Case, CaseOutcome, Probe, Timings, judge
 from edgeplan.chapters.prediction.fusion.detection import ARMS, COLUMNS, detect, pooled_decision, skipped_pairs
 from edgeplan.chapters.prediction.settings import FusionSettings
-from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules
+from edgeplan.graph.fusion_rules import Alignments, Contexts, FusionRules, Rule
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import split_members
 from edgeplan.graph.kinds import operator_macs
@@ -100,13 +100,9 @@ def test_the_fusion_of_a_quiet_device_is_found_exactly(truth: FusionRules) -> No
 
 def test_a_layout_that_some_channel_counts_forbid_is_found_as_contexts() -> None:
     carried = {name: "16" if name == "16" else "1" for name in ALIGNED}
+    forbidden: Rule = {"16": True, "1": False}
     truth = FusionRules(
-        pairs={
-            "conv_bn": True,
-            "conv_relu": True,
-            "conv_hswish": {"16": True, "1": False},
-            "bn_relu": {"16": True, "1": False},
-        },
+        pairs={"conv_bn": True, "conv_relu": True, "conv_hswish": forbidden, "bn_relu": forbidden},
         inbound={"conv_add": {"16|16": True, "16|1": False, "1|16": True, "1|1": True}},
         multi_inbound=1,
         contexts=Contexts(conv=ALIGNED, dwconv=ALIGNED, carried=carried, order=("16", "1")),
@@ -114,20 +110,13 @@ def test_a_layout_that_some_channel_counts_forbid_is_found_as_contexts() -> None
     found, _ = detect(Device(truth).measure, QUIET)
     assert found.contexts.conv == ALIGNED
     assert found.contexts.carried == carried
-    assert found.pairs["conv_relu"] is True
-    assert found.pairs["conv_hswish"] == truth.pairs["conv_hswish"]
-    assert found.pairs["bn_relu"] == truth.pairs["bn_relu"]
+    assert [found.pairs[name] for name in ("conv_relu", "conv_hswish", "bn_relu")] == [True, forbidden, forbidden]
 
 
 def test_what_noise_hides_in_one_class_of_channel_counts_goes_as_in_the_others() -> None:
+    pairs: dict[str, Rule] = {name: {"16": True, "1": False} for name in ("dwconv_hsigmoid", "dwconv_hswish")}
     truth = FusionRules(
-        pairs={
-            "conv_bn": True,
-            "dwconv_relu": True,
-            "dwconv_relu6": True,
-            "dwconv_hsigmoid": {"16": True, "1": False},
-            "dwconv_hswish": {"16": True, "1": False},
-        },
+        pairs={**pairs, "conv_bn": True, "dwconv_relu": True, "dwconv_relu6": True},
         contexts=Contexts(conv=ALIGNED, dwconv=ALIGNED, carried=ALIGNED, order=("16", "1")),
     )
 
@@ -147,8 +136,7 @@ def test_what_noise_hides_in_one_class_of_channel_counts_goes_as_in_the_others()
     assert found.pairs["dwconv_hswish"] == truth.pairs["dwconv_hswish"]
     hidden = cases[cases.pair.isin(["dwconv_relu", "dwconv_relu6"]) & cases.context.isin(["1", "1 small"])]
     assert set(hidden.decision) == {"undecided"}
-    assert found.pairs["dwconv_relu"] is True
-    assert found.pairs["dwconv_relu6"] is True
+    assert found.pairs["dwconv_relu"] is found.pairs["dwconv_relu6"] is True
     assert {"dwconv_relu single 1", "dwconv_relu6 single 1"} <= set(found.undecided)
 
 

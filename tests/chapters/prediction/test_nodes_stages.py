@@ -22,7 +22,7 @@ from edgeplan.chapters.prediction.stages.evaluation import STORED_ROWS_ONLY, eva
 from edgeplan.chapters.prediction.stages.sampling import ADAPTIVE, Candidate, Sampler, node_key, sample_kernels
 from edgeplan.chapters.prediction.stages.training import train_predictors
 from edgeplan.chapters.prediction.whole_models import COLUMNS, executed_models, node_rows
-from edgeplan.chapters.registry import Params, load_params
+from edgeplan.chapters.registry import load_params
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.nodes import ExecutedModel, ExecutedNode, NodeConfig
@@ -35,20 +35,16 @@ from edgeplan.workloads import exports
 from edgeplan.zoo import FAMILIES, prior_models, variants
 from edgeplan.zoo.unseen import UNSEEN
 
-
-def params_of(**sections: dict[str, Any]) -> Params:
-    params = load_params(PARAMS_FILE)
-    changed = {name: getattr(params, name).model_copy(update=values) for name, values in sections.items()}
-    return params.model_copy(update={"measurement": SETTINGS, **changed})
-
-
-TINY = params_of(
-    sampling={"exports_per_family": 1, "frozen_variants": 2, "random_kernels": 2, "budget_seconds": 600.0},
-    calibration={"variants_per_family": 1},
-    truth={"min_gap_seconds": 0.0},
-    training={"trials": 0, "seeds": (0,)},
-    evaluation={"speed_runs": 0, "batch_models": 20},
-)
+PARAMS = load_params(PARAMS_FILE)
+_SECTIONS: dict[str, dict[str, Any]] = {
+    "sampling": {"exports_per_family": 1, "frozen_variants": 2, "random_kernels": 2, "budget_seconds": 600.0},
+    "calibration": {"variants_per_family": 1},
+    "truth": {"min_gap_seconds": 0.0},
+    "training": {"trials": 0, "seeds": (0,)},
+    "evaluation": {"speed_runs": 0, "batch_models": 20},
+}
+_CHANGED = {name: getattr(PARAMS, name).model_copy(update=values) for name, values in _SECTIONS.items()}
+TINY = PARAMS.model_copy(update={"measurement": SETTINGS, **_CHANGED})
 
 
 @pytest.fixture
@@ -235,19 +231,13 @@ def test_the_stage_measures_on_a_real_engine_and_reads_the_same_of_stored_rows(
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What training leaves of a machine that was a quarter slower than its quiet self."""
     found = write_measurements(tmp_path_factory.mktemp("stages"), 1.25)
-    predictors = found / "predictors"
-    train_predictors(
-        TINY,
-        device=found / "dev.yaml",
-        nodes=found / "nodes/models.parquet",
-        kernels=found / "measurements/kernels.parquet",
-        summary=found / "measurements/sampling.json",
-        calibration=found / "calibration/models.parquet",
-        predictors=predictors,
-        quality=predictors / "quality.parquet",
-        samplers=predictors / "samplers.csv",
-        compared=predictors / "compared.parquet",
-    )
+    files = {
+        "device": "dev.yaml", "nodes": "nodes/models.parquet", "kernels": "measurements/kernels.parquet",
+        "summary": "measurements/sampling.json", "calibration": "calibration/models.parquet", "predictors": "predictors",
+        "quality": "predictors/quality.parquet", "samplers": "predictors/samplers.csv",
+        "compared": "predictors/compared.parquet",
+    }  # fmt: skip
+    train_predictors(TINY, **{name: found / file for name, file in files.items()})
     return found
 
 
@@ -309,15 +299,9 @@ def test_architectures_outside_the_families_are_measured_and_predicted(tmp_path:
     few = {name: UNSEEN[name] for name in ("lenet5", "keyword_cnn")}
     monkeypatch.setattr(unseen, "UNSEEN", few)
     folder = write_device(tmp_path)
-    unseen.evaluate_unseen(
-        TINY,
-        device=device_file(tmp_path),
-        rules=folder / "fusion/rules.json",
-        predictors=folder / "predictors",
-        rows=tmp_path / "rows",
-        models=tmp_path / "models.csv",
-        metrics=tmp_path / "unseen.json",
-    )
+    read = {"device": device_file(tmp_path), "rules": folder / "fusion/rules.json", "predictors": folder / "predictors"}
+    made = {"rows": tmp_path / "rows", "models": tmp_path / "models.csv", "metrics": tmp_path / "unseen.json"}
+    unseen.evaluate_unseen(TINY, **read, **made)
     models = pd.read_csv(tmp_path / "models.csv")
     assert list(models["model"]) == list(few)
     assert (models[["measured_ms", "predicted_ms"]] > 0).all(axis=None)

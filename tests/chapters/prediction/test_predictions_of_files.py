@@ -21,7 +21,7 @@ from edgeplan.chapters.prediction.adapting import adapt_device
 from edgeplan.chapters.prediction.paper import paper_kernel
 from edgeplan.errors import DeviceError
 from edgeplan.graph.kernel_nodes import FUSED
-from edgeplan.graph.nodes import ExecutedModel, NodeConfig
+from edgeplan.graph.nodes import NodeConfig
 from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.measurement.local import WholeModel, measure_subject
 from edgeplan.measurement.records import FileSubject, Subject
@@ -60,16 +60,12 @@ def _file(tmp_path: Path) -> Path:
     return write(made(steps, {"x": (16, 256)}, weights), tmp_path / "erf.onnx")
 
 
-def predicted(one: ExecutedModel, tmp_path: Path, **given: Any) -> api.Prediction:
-    write_device(tmp_path, **given)
-    return api.predict_executed(one, find_predictors(str(device_file(tmp_path)), tmp_path))
-
-
 def test_kernels_and_the_call_add_up_to_the_whole(tmp_path: Path) -> None:
     configs = [product(16, 256, 64), relu(4096), ERF, transpose(64, 64)]
     one = model("m", configs, times=3)
     one = replace(one, nodes=tuple(replace(n, operators=(f"op{i}",), name="same") for i, n in enumerate(one.nodes)))
-    found = predicted(one, tmp_path, known={relu(4096).key: 7.0})
+    write_device(tmp_path, known={relu(4096).key: 7.0})
+    found = api.predict_executed(one, find_predictors(str(device_file(tmp_path)), tmp_path))
     assert sum(k.latency_ms for k in found.kernels) + found.call_ms == pytest.approx(found.latency_ms)
     assert sum(k.share for k in found.kernels) + found.call_ms / found.latency_ms == pytest.approx(1)
     assert [k.source for k in found.kernels] == ["learnt", "measured", "guessed", "learnt"]

@@ -68,24 +68,15 @@ def test_a_sliver_of_spilled_weights_teaches_no_term() -> None:
     """Fitted to rows of which hardly any byte is spilled, a term would be wild for a model that spills all."""
     rng = np.random.default_rng(5)
     configs = [product(8, int(2 ** rng.uniform(5, 9)), int(2 ** rng.uniform(5, 9))) for _ in range(40)]
-    kernels = learn(
-        Samples.of(configs, [0.376 * CACHE] * 40, [law(c) * float(np.exp(rng.normal(0, 0.1))) for c in configs], ["m"] * 40),
-        CACHE,
-        SETTINGS,
-    )
+    us = [law(c) * float(np.exp(rng.normal(0, 0.1))) for c in configs]
+    kernels = learn(Samples.of(configs, [0.376 * CACHE] * 40, us, ["m"] * 40), CACHE, SETTINGS)
     many = NodePredictor(kernels, Relation(call_us=0), Trust()).predict_many([model("m", configs[:5], 10**9)])
     assert many[0] == pytest.approx(sum(law(c) for c in configs[:5]), rel=0.3)
 
 
 def test_deviation_grows_with_distance_and_for_kinds_never_measured() -> None:
-    _, deviation = said(
-        learnt(),
-        relu(1 << 12),
-        relu(1 << 21),
-        relu(1 << 26),
-        node("Erf", [(4, 4)], (4, 4)),
-        node("MaxPool", [(1, 4, 8, 8)], (1, 4, 4, 4), kernel_shape=(2, 2)),
-    )
+    unknown = (node("Erf", [(4, 4)], (4, 4)), node("MaxPool", [(1, 4, 8, 8)], (1, 4, 4, 4), kernel_shape=(2, 2)))
+    _, deviation = said(learnt(), relu(1 << 12), relu(1 << 21), relu(1 << 26), *unknown)
     assert (np.diff(deviation[:3]) > 0).all()
     assert (deviation[3:] > 5 * deviation[0]).all()
 

@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -104,29 +104,27 @@ def measure_speed(params: PredictionParams, device: str, predictor: NodePredicto
         many models are asked for, also `batch_26000_s`, in which models given as executed nodes are predicted.
     """
     found: dict[str, float] = {}
-    settings = params.evaluation
+    settings, runs = params.evaluation, params.evaluation.speed_runs
     told = executed_models(nodes, (whole_models.EVALUATED, whole_models.PRIOR))
-    if settings.speed_runs:
+    if runs:
         with ScratchFolder("speed") as folder:
             model = save_onnx(prior_models()["resnet50"](), Path(folder) / "resnet50.onnx")
             command = module_command("edgeplan", "predict", str(model), "--device", device)
             variables = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-            process, call = [], []
-            for _ in range(settings.speed_runs):
-                start = time.perf_counter()
-                run(command, variables=variables).check_returncode()
-                process.append(time.perf_counter() - start)
-            for _ in range(settings.speed_runs):
-                start = time.perf_counter()
-                predictor.predict(told["resnet50"])
-                call.append(1e3 * (time.perf_counter() - start))
+            process = [_seconds(lambda: run(command, variables=variables).check_returncode()) for _ in range(runs)]
+            call = [1e3 * _seconds(lambda: predictor.predict(told["resnet50"])) for _ in range(runs)]
             found |= {"predict_process_s": statistics.median(process), "predict_call_ms": statistics.median(call)}
     if settings.batch_models:
         models = list(_varied(list(told.values()), settings.batch_models, params.seed))
-        start = time.perf_counter()
-        predictor.predict_many(models)
-        found["batch_26000_s" if settings.batch_models == 26000 else "batch_s"] = time.perf_counter() - start  # the paper's
+        name = "batch_26000_s" if settings.batch_models == 26000 else "batch_s"  # the paper's number
+        found[name] = _seconds(lambda: predictor.predict_many(models))
     return found
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def _varied(models: Sequence[ExecutedModel], count: int, seed: int) -> Iterator[ExecutedModel]:

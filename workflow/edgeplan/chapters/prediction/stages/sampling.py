@@ -94,7 +94,7 @@ def sample_kernels(params: PredictionParams, *, device: Path, nodes: Path, rows:
 
 
 def sampled_nodes(bench: Bench, told: pd.DataFrame, params: PredictionParams) -> Sampler:
-    """Measure nodes of all parts, then count what was measured as whose, as where nothing may be measured."""
+    """Measure nodes of all parts, then count them anew, as where nothing may be measured: each for all that would take it."""
     seed, settings = params.seed, params.sampling
     pool = _candidates(told, LEARNT)
     known = {one.config.key for one in pool}
@@ -119,7 +119,8 @@ def sampled_nodes(bench: Bench, told: pd.DataFrame, params: PredictionParams) ->
     take()
     if sampler.stored is None:
         bench.spending = None  # these rows were counted
-        sampler.recount()
+        taken = {row["subject"] for row in sampler.rows}
+        sampler.stored, sampler.rows, sampler.seconds = (lambda one: one.id in taken), [], {}
         take()
     return sampler
 
@@ -253,12 +254,6 @@ class Sampler:
                     for config, us in labels.items()
                 ]
         return left
-
-    def recount(self) -> None:
-        """Begin again with the rows that were taken: a node that several samplers took counts for each that would take it."""
-        taken = {row["subject"] for row in self.rows}
-        self.stored = lambda one: one.id in taken
-        self.rows, self.seconds = [], {}
 
     def seconds_of(self, sampler: str, kind: str) -> float:
         """Return the measuring time of a sampler's nodes of one kind."""
