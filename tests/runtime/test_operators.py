@@ -184,7 +184,6 @@ def test_products_alone_are_left(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
 
 # A primitive takes 32 post-operations: what is behind them begins a step of its own
 
-
 Chain = Callable[[int], list[onnx.NodeProto]]
 IMAGE = {"x": (1, 5, 6, 6)}
 

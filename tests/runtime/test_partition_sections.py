@@ -166,7 +166,6 @@ def test_streamed_parts_of_factors_are_of_their_channels(tmp_path: Path) -> None
 
 # Partitions of random graphs
 
-
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 

@@ -124,10 +124,15 @@ def test_weights_beside_a_model_are_read_and_a_file_cut_short_is_told(dnnl: Dnnl
             executable.read(0)
 
 
-def test_steps_that_need_more_scratch_than_planned_are_refused(dnnl: Dnnl, tmp_path: Path) -> None:
-    graph = _block()
-    path = save_onnx(graph, tmp_path / "m.onnx")
-    program = default_program(dnnl, path, graph, "nchw")
+def test_preparing_leaves_the_arena_alone_and_needs_the_scratch_that_was_planned(dnnl: Dnnl, tmp_path: Path) -> None:
+    """Creating a memory must not clear the padding of blocked layouts: another step may be using those bytes."""
+    b = GraphBuilder("padded", (1, 19, 9, 9))
+    graph = b.build(b.conv(b.conv(b.input, 21, 3), 5, 1))
+    program = default_program(dnnl, save_onnx(graph, tmp_path / "m.onnx"), graph, "blocked16")
+    with Executable(dnnl, program, tmp_path) as executable:
+        executable.arena.data[:] = 7
+        PreparedSteps(executable, Worker(dnnl))
+        assert (executable.arena.data == 7).all()
     cut = replace(program, arena_bytes=program.scratch_offset - 64)
     with Executable(dnnl, cut, tmp_path) as executable, pytest.raises(DeviceError, match="scratch"):
         PreparedSteps(executable, Worker(dnnl), steps=(0,))

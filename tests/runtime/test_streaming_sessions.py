@@ -217,7 +217,6 @@ def test_weights_that_are_stored_once_more_are_not_read_again(dnnl: Dnnl, folder
 
 # Weights in half their bytes: what is rounded, how it is widened in place, and that programs compute with that
 
-
 _BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 _BITS = st.integers(0, 2**32 - 1)
 _EDGES = (0, 0x80000000, 1, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7FFFFF, 0x800000, 0x3F808000, 0x3F818000, 0x7F7F7FFF, 0x7F7F8000)

@@ -364,16 +364,16 @@ def read_head(path: Path) -> ProgramHead:
         f = FACTS.values(facts)
         texts = {name: told(f[name]) for name in _TEXTS}
         return ProgramHead(
-            texts["model"],
-            f["threads"],
-            f["steps"],
-            texts["layout"],
-            tuple(borders(Section.INPUTS)),
-            tuple(borders(Section.OUTPUTS)),
-            bool(f["equal_cores"]),
-            bool(f["continuous"]),
-            f["cache_bytes"],
-            max(0, file.rows(sections, Section.BOUNDS)[1] // 2 - 1),
+            model=texts["model"],
+            threads=f["threads"],
+            step_count=f["steps"],
+            layout=texts["layout"],
+            inputs=tuple(borders(Section.INPUTS)),
+            outputs=tuple(borders(Section.OUTPUTS)),
+            equal_cores=bool(f["equal_cores"]),
+            continuous=bool(f["continuous"]),
+            cache_bytes=f["cache_bytes"],
+            queues=max(0, file.rows(sections, Section.BOUNDS)[1] // 2 - 1),
         )
 
 

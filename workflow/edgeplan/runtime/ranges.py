@@ -110,10 +110,10 @@ class _Cutter:
 
     def ranged(self, ends: Sequence[Sequence[int]]) -> Ranged:
         """The steps, each cut at the given channels."""
-        lowered, steps = self._lowered, list[Step]()
-        origin: list[int] = []
+        lowered = self._lowered
+        steps, origin = list[Step](), list[int]()
         for number, (step, inner) in enumerate(zip(lowered.steps, ends, strict=True)):
-            bounds = itertools.pairwise((0, *inner, channels_of(self._lowered, step))) if inner else ()
+            bounds = itertools.pairwise((0, *inner, channels_of(lowered, step))) if inner else ()
             parts = [self._part(step, start, stop) for start, stop in bounds] or [step]
             steps += parts
             origin += [number] * len(parts)
@@ -127,8 +127,8 @@ class _Cutter:
         if not unit:
             return ()
         units = channels_of(self._lowered, step) // unit
-        held = sum(_FLOAT_BYTES * math.prod(self._given[name]) for name in step.weights.values())  # in the file
-        count = min(-(-held // max(1, limit)), units)
+        weight_bytes = sum(_FLOAT_BYTES * math.prod(self._given[name]) for name in step.weights.values())
+        count = min(-(-weight_bytes // max(1, limit)), units)
         return [unit * (units * k // count) for k in range(1, count)]
 
     def obstacle(self, step: Step) -> str:
