@@ -157,6 +157,7 @@ def test_weights_are_loaded_again_as_early_as_their_memory_is_free(workload: Wor
     names = tuple(map(str, range(workload.steps))), tuple(map(str, range(len(workload.tensors))))
     made = memory_document(found, workload, reader, *names)
     assert shared_memory(made) is None
+    assert made.arena_bytes <= made.budget_bytes
     raw = made.model_dump(mode="json")
     early = [k for k, again in enumerate(raw["again"]) if again > k]
     assume(early)
@@ -372,9 +373,15 @@ def test_alignments_without_a_common_multiple_of_64_bits_are_laid_out(lowers: tu
     assert_laid_out(problem, found.offsets, found.height)
 
 
-def test_buffers_beyond_any_memory_are_refused() -> None:
-    with pytest.raises(FormatError, match="together"):
-        buffers([0, 0, 0], [1, 1, 1], [2**60] * 3, [1, 1, 1])
+def test_buffers_that_make_no_sense_are_refused() -> None:
+    """Those who call `least` themselves, as the command line advises, may give any."""
+    for columns, told in (
+        (([1], [1], [1], [1]), "upper"), (([0], [1], [-1], [1]), "size: neg"), (([0], [1], [1], [0]), "alignment: below"),
+        (([0, 1], [1], [1], [1]), "length"), (([0], [2**62], [1], [1]), "not within"),
+        (([0], [1], [1], [2**42]), "alignment: above"), (([0] * 3, [1] * 3, [2**60] * 3), "together"),
+    ):  # fmt: skip
+        with pytest.raises(FormatError, match=told):
+            buffers(*columns)
 
 
 def overlapping(all_of: Buffers, offsets: Ints) -> tuple[int, int] | None:

@@ -143,7 +143,7 @@ def test_the_command_refuses_a_model_before_it_measures(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("fields", "options", "message"),
     [
-        *(({}, ["--cache-limit", limit], "is no limit for a cache") for limit in ("-1", "nan", "1e7")),
+        *(({}, ["--cache-limit", limit], "is no limit for a cache\n  where: --cache-limit") for limit in ("-1", "nan", "1e7")),
         ({}, ["--planner", "best"], "no planner"),
         ({}, ["--layouts", "nwch"], "no layout"),
         ({}, ["--costs", "predicted"], "no predictors"),

@@ -2,8 +2,9 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from edgeplan.chapters.cold_start.planners.nnv12 import balanced
 from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, lower_bound_ms, outcomes, plan_start
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.document import Plan, Target, check_fits, plan_of, plan_text
-from edgeplan.planning.machine import MAIN, KernelSchedule, cost_arrays, makespan_ms
+from edgeplan.planning.machine import MAIN, KernelSchedule, cost_arrays, makespan_ms, stages_ms
 from edgeplan.planning.mixed_integer import carried_bounds, program, relax, solve
 from edgeplan.planning.optimal import Events, Outcome, Search, cheap_bounds, optimal
 from edgeplan.planning.profile import (
@@ -43,7 +44,7 @@ TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2
 
 @pytest.mark.parametrize("preparation", by_day([1.0, 0.3, 3.0], least=2))
 @pytest.mark.parametrize("steps", by_day([20, 155, 54], least=2))
-@pytest.mark.parametrize(("little_cores", "most"), [(0, 1.01), (1, 1.01), (3, 1.03)])
+@pytest.mark.parametrize(("little_cores", "most"), [(0, 1.01), (1, 1.01), (3, 1.05)])
 def test_gap_is_proven_on_realistic_models(steps: int, little_cores: int, preparation: float, most: float) -> None:
     """On several little cores queues are only relaxed, and the search ends by the clock."""
     ratio = 1.0 + min(little_cores, 2)
@@ -332,8 +333,8 @@ class _Core:
         return now
 
 
-def simulated_ms(profile: Profile, schedule: KernelSchedule, disk: Disk | None = None) -> float:
-    """The makespan, event by event: weights come from the disk in the order of the steps, without one they are in memory."""
+def simulated_ms(profile: Profile, schedule: KernelSchedule, disk: Disk | None = None, order: Sequence[int] = ()) -> float:
+    """The makespan, event by event, with weights in memory or from a disk, in the order of the steps or prepared in another."""
     chosen = [layer.candidates[o] for layer, o in zip(profile.layers, schedule.choice, strict=True)]
     n = len(chosen)
     together = schedule.widen_from if profile.equal else n
@@ -345,7 +346,8 @@ def simulated_ms(profile: Profile, schedule: KernelSchedule, disk: Disk | None =
         come = (profile.start_ms + disk.latency_ms + disk.transfer_ms(size) for size in sizes)
         arrivals = [arrival if c.read_bytes else 0.0 for arrival, c in zip(come, chosen, strict=True)]
     prepare = [_prepared(profile, c, place, overlapped) for c, place in zip(chosen, schedule.place, strict=True)]
-    main, *others = (_Core(schedule.queue(p), prepare, arrivals, ready) for p in range(MAIN, profile.queues))
+    queues = (sorted(schedule.queue(p), key=order.index if order else None) for p in range(MAIN, profile.queues))
+    main, *others = (_Core(tuple(queue), prepare, arrivals, ready) for queue in queues)
     now = profile.start_ms
     free = [core.all(now) for core in others]
     for k, c in enumerate(chosen):
@@ -417,6 +419,12 @@ def test_schedules_are_priced_as_they_are_simulated(data: st.DataObject, disk: D
     schedule, costs = _drawn(data, profile), cost_arrays(profile, disk)
     priced = Events(costs).makespan_ms(schedule) if disk else makespan_ms(costs, schedule)
     assert math.isclose(priced, simulated_ms(profile, schedule, disk), abs_tol=1e-9)
+    in_sequence = replace(schedule, place=(MAIN,) * costs.steps)
+    assert math.isclose(sum(stages_ms(profile, in_sequence).values()), simulated_ms(profile, in_sequence), abs_tol=1e-9)
+    if set(schedule.place) != {MAIN} and disk is None:  # nothing is without contention
+        work = np.where(np.array(schedule.place)[:, None] == MAIN, costs.main, costs.queue)
+        work = (work + costs.execution(schedule.widen_from))[np.arange(costs.steps), schedule.choice]
+        assert math.isclose(sum(stages_ms(profile, schedule).values()), work.sum(), abs_tol=1e-9)
 
 
 @settings(_quick, max_examples=examples(100))
@@ -467,7 +475,9 @@ def test_plan_and_bound_enclose_the_optimum(profile: Profile, disk: Disk | None)
     n, widenings = len(profile.layers), cost_arrays(profile).widenings()
     choices = list(product(*(range(len(layer.candidates)) for layer in profile.layers)))
     places = list(product(range(MAIN, profile.queues), repeat=n))
-    best = min(simulated_ms(profile, KernelSchedule(*found), disk) for found in product(choices, places, widenings))
+    orders = [()] if disk else permutations(range(n))  # with a disk bounds are of the order of the steps
+    schedules = product(choices, places, widenings, orders)
+    best = min(simulated_ms(profile, KernelSchedule(*placed), disk, order) for *placed, order in schedules)
     exact = disk is None and profile.queues == 1
     most = 1.001 if exact else 1.1 if disk else math.inf  # several queues are only relaxed
     for searched in (profile, pareto(profile, disk=disk is not None)):  # the filter loses no optimum

@@ -34,6 +34,17 @@ class Buffers:
     alignment: Ints
 
     def __post_init__(self) -> None:
+        if len({len(self.lower), len(self.upper), len(self.size), len(self.alignment)}) != 1:
+            raise FormatError("lower, upper, size and alignment differ in length", next_step="give one entry a buffer")
+        for what, wrong in (
+            ("upper: not above lower", self.upper <= self.lower),
+            ("size: negative", self.size < 0),
+            ("alignment: below 1", self.alignment < 1),
+            (f"lower, upper: not within +-{LARGEST}", (self.lower < -LARGEST) | (self.upper > LARGEST)),
+            (f"alignment: above {LARGEST >> 20}", self.alignment > LARGEST >> 20),
+        ):
+            if wrong.any():
+                raise FormatError(what, where=f"buffer {int(wrong.argmax())}", next_step="correct the buffer")
         if self.size.sum(dtype=np.float64) + self.alignment.sum(dtype=np.float64) >= LARGEST:
             raise FormatError(f"size: together above {LARGEST}", next_step="give the sizes in a larger unit")
 

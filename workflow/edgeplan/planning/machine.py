@@ -108,7 +108,7 @@ class CostArrays:
 def cost_arrays(profile: Profile, disk: Disk | None = None) -> CostArrays:
     """Return the costs of a profile on its machine, contention included, with weights in memory or on a disk."""
     shape = (len(profile.layers), max(len(layer.candidates) for layer in profile.layers))
-    arrays = np.full((9, *shape), np.inf)
+    arrays = np.full((8, *shape), np.inf)
     core = BIG if profile.equal else LITTLE
     overlapped = disk is None or profile.queues > 0  # else nothing overlaps but the disk
     for k, layer in enumerate(profile.layers):
@@ -121,15 +121,14 @@ def cost_arrays(profile: Profile, disk: Disk | None = None) -> CostArrays:
                 execute_ms(profile, c, profile.narrow, overlapped=overlapped),
                 execute_ms(profile, c, profile.big_cores, overlapped=False),
                 sum(prepare_ms(profile, c, BIG, overlapped=False)),
-                execute_ms(profile, c, profile.big_cores, overlapped=False),
                 disk.transfer_ms(c.read_bytes) if disk is not None else 0.0,
                 on_main[1],
                 on_queue[1],
             )
-    main, queue, narrow, wide, alone_prepare, alone_execute, read, early_main, early_queue = arrays
+    main, queue, narrow, wide, alone_prepare, read, early_main, early_queue = arrays
     arrivals = None if disk is None else DiskArrays(read, early_main, early_queue, disk.latency_ms)
     widens = wide if profile.equal else None
-    return CostArrays(main, queue, narrow, widens, alone_prepare, alone_execute, profile.queues, disk=arrivals)
+    return CostArrays(main, queue, narrow, widens, alone_prepare, wide, profile.queues, disk=arrivals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,8 @@ class Prover:
 
     def _worked(self, folder: Path, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
         job = settings.job(folder, [schedule])
-        paid = self._paid(lambda gate: (module_command(WORKER), json.dumps(job | {"gate": gate}).encode()), budget=budget)
+        command, how = module_command(WORKER), {"budget": budget, "timeout_seconds": _TIMEOUT_SECONDS}
+        paid = self._paid(lambda gate: (command, json.dumps(job | {"gate": gate}).encode()), **how)
         try:
             run = answered(StreamRun, f"plan in {folder}", paid.code, paid.stdout, paid.stderr)
         except ColdRunError as error:
@@ -144,7 +145,7 @@ class Prover:
         with tempfile.TemporaryDirectory(dir=self._work) as place:
             gate = Path(place).resolve() / "gate"
             command, said = told(str(gate))
-            return run_paying(command, said, gate, self._files, self._work, **{"timeout_seconds": _TIMEOUT_SECONDS} | how)
+            return run_paying(command, said, gate, self._files, self._work, **how)
 
 
 def _twice(held: Callable[[int], Proof], fits: Callable[[Proof], bool]) -> Proof:
