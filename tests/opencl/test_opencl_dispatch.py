@@ -12,8 +12,8 @@ import pytest
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import PostOp, Setting, Step
-from edgeplan.opencl.dispatch import dispatch, refusal
-from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Memory
+from edgeplan.opencl.dispatch import alternative_dispatches, dispatch, refusal
+from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, GpuNumbers, Memory
 from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC
 
 _NUMBERS = (
@@ -91,11 +91,8 @@ def test_launches_are_ones_that_a_device_takes_and_features_are_numbers(numbers:
             assert math.prod(launch.local_size) <= numbers.work_group
             assert launch.arguments.count(Memory.weights) <= 1
         assert found.work.padded_pixels >= found.work.pixels
-        whole = (
-            found.work.channels
-            if found.implementation == "linear"
-            else -(-found.work.channels // numbers.block) * numbers.block
-        )
+        unit = 1 if found.implementation == "linear" else numbers.block
+        whole = -(-found.work.channels // unit) * unit
         assert found.work.padded_channels >= whole  # what fills a block is written, too: as zeros
         one = found.features()
         names.add(tuple(one))
@@ -113,17 +110,20 @@ def test_features_of_one_layer() -> None:
 
 
 def test_a_range_of_columns_is_written_where_it_lies() -> None:
-    step, shapes, layouts = _fc(5, 16, 24)
-    (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0], leading=64).launches
-    assert launch.arguments[3:8] == (ArenaOffset("output"), 5, 16, 24, 64)
-    (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0]).launches
-    assert launch.arguments[3:8] == (ArenaOffset("output"), 5, 16, 24, 24)
+    for leading, wanted in ((64, 64), (0, 24)):
+        (launch,) = dispatch(*_fc(5, 16, 24), _NUMBERS[0], leading).launches
+        assert launch.arguments[3:8] == (ArenaOffset("output"), 5, 16, 24, wanted)
 
 
-def test_images_of_a_batch_are_launched_one_by_one() -> None:
-    one, two = (dispatch(*_conv((8, 8), 9, 3, batch=n), _NUMBERS[0]).launches for n in (1, 2))
-    assert len(two) == 2 * len(one)
-    assert [launch.kernel for launch in two] == 2 * [launch.kernel for launch in one]
+def test_images_of_a_batch_are_launched_one_by_one_also_by_alternatives() -> None:
+    numbers = GpuNumbers(units=8, vector=4, block=16, work_group=256, local_bytes=1 << 15)
+    one, two = (
+        {"own": dispatch(*case, numbers), **alternative_dispatches(*case, numbers)}
+        for case in (_conv((64, 64), 14, 3, batch=images) for images in (1, 2))
+    )
+    assert {"direct 4 x 2", "tiled 128 x 16"} < one.keys() == two.keys()
+    for name, found in one.items():
+        assert [launch.kernel for launch in two[name].launches] == 2 * [launch.kernel for launch in found.launches]
 
 
 @pytest.mark.parametrize(

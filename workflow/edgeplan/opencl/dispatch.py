@@ -7,8 +7,7 @@ image's kernels are launched for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -68,30 +67,25 @@ def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
 
     `leading` are, of a fully connected step, columns of the tensor that its output is a range of; 0 for those of the output.
     """
-    with _telling(step):
+    try:
         return _made(step, shapes, layouts, numbers, leading)
+    except LackingError as lacking:
+        what, instead = f"the OpenCL kernels lack {lacking}", "leave this step to the other processor"
+        raise DeviceError(what, where=f"step {step.name!r}", next_step=instead) from lacking
 
 
 def alternative_dispatches(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> dict[str, Dispatch]:
     """Return by name, to be timed, what computes the same for a convolution or a fully connected step."""
-    found: dict[str, Dispatch] = {}
-    with _telling(step):
-        if step.kind == "conv":
-            found = convolutions.others(step, shapes, layouts, numbers)
-        elif step.kind == "fc":
-            for rows, vectors in TRIED[numbers.vector]:
-                found[f"{rows} x {vectors}"] = products.fc(step, shapes, layouts, numbers, tile=(rows, vectors))
-    own = dispatch(step, shapes, layouts, numbers).launches if found else ()
+    if step.kind not in ("conv", "fc"):
+        return {}
+    own = dispatch(step, shapes, layouts, numbers).launches
+    if step.kind == "fc":
+        tiles = TRIED[numbers.vector]
+        found = {f"{tile[0]} x {tile[1]}": products.fc(step, shapes, layouts, numbers, tile=tile) for tile in tiles}
+    else:
+        of_one = convolutions.others(step, _one_image(step, shapes), layouts, numbers)
+        found = {name: _of_images(step, shapes, layouts, numbers.block, other) for name, other in of_one.items()}
     return {name: other for name, other in found.items() if other.launches != own}
-
-
-@contextmanager
-def _telling(step: Step) -> Iterator[None]:
-    try:
-        yield
-    except LackingError as lacking:
-        what, instead = f"the OpenCL kernels lack {lacking}", "leave this step to the other processor"
-        raise DeviceError(what, where=f"step {step.name!r}", next_step=instead) from lacking
 
 
 def _made(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, leading: int = 0) -> Dispatch:
@@ -104,10 +98,9 @@ def _made(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, 
     try:
         return make(step, shapes, layouts, numbers, *([leading] if leading else []))
     except LackingError:
-        if (images := _images_of(step, shapes)) == 1:
+        if _images_of(step, shapes) == 1:
             raise
-    one = {**shapes, **{tensor: (1, *shapes[tensor][1:]) for tensor in (*step.reads, *step.outputs)}}
-    return _of_images(step, shapes, layouts, numbers.block, make(step, one, layouts, numbers), images)
+    return _of_images(step, shapes, layouts, numbers.block, make(step, _one_image(step, shapes), layouts, numbers))
 
 
 def _images_of(step: Step, shapes: Shapes) -> int:
@@ -122,8 +115,13 @@ def _images_of(step: Step, shapes: Shapes) -> int:
     return counts.pop() if able else 1
 
 
-def _of_images(step: Step, shapes: Shapes, layouts: Layouts, block: int, found: Dispatch, count: int) -> Dispatch:
-    """Return the kernels of one image, for each of several."""
+def _one_image(step: Step, shapes: Shapes) -> Shapes:
+    return {**shapes, **{tensor: (1, *shapes[tensor][1:]) for tensor in (*step.reads, *step.outputs)}}
+
+
+def _of_images(step: Step, shapes: Shapes, layouts: Layouts, block: int, found: Dispatch) -> Dispatch:
+    """Return the kernels of one image, for each of those that a step has."""
+    count = _images_of(step, shapes)
 
     def moved(argument: Argument, image: int) -> Argument:
         if not isinstance(argument, ArenaOffset):

@@ -12,8 +12,6 @@ from edgeplan.runtime.program_file import Border
 PACKED_NAME, CODE_NAME = "weights.cache", "kernels.cache"
 #: From one step's packed weights to the next: a page, so that each can be brought by itself and used in place.
 PAGE_BYTES = 4096
-#: Names of memories among the arguments of launches, those of `opencl.launch.Memory`.
-MEMORIES = frozenset({"arena", "weights", "workspace"})
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0)]

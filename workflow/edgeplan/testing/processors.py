@@ -116,9 +116,10 @@ class ProcessorContract:
         with pytest.raises((TypeError, ValueError)):
             processor.dispatcher({})
 
-    def test_what_the_tuning_space_holds_computes_the_same(self, processor: Processor, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("images", [1, 2])
+    def test_what_the_tuning_space_holds_computes_the_same(self, processor: Processor, tmp_path: Path, images: int) -> None:
         """Each alternative of a layer computes the same as the dispatcher's own kernel."""
-        b = GraphBuilder("tuned", (1, 16, 12, 12))
+        b = GraphBuilder("tuned", (images, 16, 12, 12))
         graph = b.build(b.fc(b.flatten(b.gap(b.conv_bn(b.conv_bn(b.input, 32, 3), 32, 1))), 40))
         *_, program = _made(graph, tmp_path)
         dispatcher = processor.dispatcher(processor.numbers)

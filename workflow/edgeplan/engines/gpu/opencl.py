@@ -85,7 +85,7 @@ class OpenclProcessor(DispatchingProcessor):
 
     def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False, late: bool = False) -> None:
         cl = pyopencl()
-        self._cl, self._options = cl, options
+        self._cl = cl
         self.device = find_device(options)
         self.device_numbers = device_numbers(self.device, block, options)
         self._capabilities, self._late = _capabilities(self.device, options, late=late), late
