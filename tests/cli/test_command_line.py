@@ -147,7 +147,7 @@ _HOSTILE = ["$\\frac{1}{", "<script>&\"'", "\x1b[31mred", "a\nb", "\u202egnp", "
 @pytest.fixture
 def chain_file(tmp_path: Path) -> Path:
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps(chain(12, 1).document(error=0.03)), encoding="utf-8")
+    path.write_text(json.dumps(chain(12, 1, error=0.03)), encoding="utf-8")
     return path
 
 
@@ -174,7 +174,7 @@ def test_a_plan_is_told_written_and_read_again(chain_file: Path, tmp_path: Path)
 
 @pytest.mark.filterwarnings("error")
 def test_names_reach_the_terminal_as_text_alone(tmp_path: Path) -> None:
-    document = chain(len(_HOSTILE), 1).document(model="$m$\x1b]0;t\x07")
+    document = chain(len(_HOSTILE), 1, model="$m$\x1b]0;t\x07")
     for k, (entry, name) in enumerate(zip(document["operators"], _HOSTILE, strict=True)):
         entry |= {"name": name, "inputs": _HOSTILE[k - 1 : k] if k else [], "unsplittable": name}
     document["processors"] = {"cpu": "\x1b[1mcpu$", "gpu": "<g>"}

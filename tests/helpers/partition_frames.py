@@ -7,7 +7,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -30,8 +30,6 @@ from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.processor import OpenclDispatcher
-from edgeplan.planning.partition.costs import PairCosts
-from edgeplan.planning.partition.document import parse_costs
 from edgeplan.support.machine import fingerprint
 
 DISPATCHER = OpenclDispatcher({"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0})
@@ -196,58 +194,23 @@ def save_predictors(workspace: Path) -> Path:
     return folder
 
 
-_CPU_GFLOPS, _GPU_GFLOPS = 115.0, 160.0
 _SPREAD = 2.2
 
 
-class Builder:
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)  # noqa: S311 (instances, not secrets)
-        self.operators: list[dict[str, Any]] = []
-
-    def add(self, name: str, inputs: Sequence[str], flops: float, channels: int, size: int) -> str:
-        """An operator with weights, split over its output channels."""
-        affinity = self.rng.uniform(1 / _SPREAD, _SPREAD)
-        cpu, gpu = flops / 1e6 / _CPU_GFLOPS * affinity, flops / 1e6 / _GPU_GFLOPS / affinity
+def chain(steps: int, seed: int, *, mb_per_ms: float = 0.0, **more: Any) -> dict[str, Any]:
+    """The cost document of convolutions one behind the other, whose outputs are moved at a speed (0: they are not)."""
+    rng = random.Random(seed)  # noqa: S311 (instances, not secrets)
+    operators: list[dict[str, Any]] = []
+    for k in range(steps):
+        image, channels, affinity = rng.choice((56, 28, 14)), 16 * rng.randint(2, 16), rng.uniform(1 / _SPREAD, _SPREAD)
+        cpu, gpu = (image * image * 64 * channels * 18 / 1e6 / speed for speed in (115.0 / affinity, 160.0 * affinity))
         options: list[dict[str, Any]] = [{"on": "cpu", "cpu_ms": cpu}, {"on": "gpu", "gpu_ms": gpu}]
         for share in (c / channels for c in range(16, channels, 16)):
-            wobble = self.rng.uniform(1.0, 1.08)
+            wobble = rng.uniform(1.0, 1.08)
             parts = {"cpu_ms": cpu * share * wobble + 0.002, "gpu_ms": gpu * (1 - share) * wobble + 0.003}
             options.append({"on": "split", "cpu_share": share, "dimension": "channels", **parts})
-        self.operators.append({"name": name, "inputs": list(inputs), "options": options, "bytes": size})
-        return name
-
-    def document(self, **more: Any) -> dict[str, Any]:
-        """The cost document. `mb_per_ms` gives each operator the time of moving its output."""
-        speed = more.pop("mb_per_ms", 0.0)
-        operators = []
-        for entry in self.operators:
-            moved = dict.fromkeys(("to_cpu_ms", "to_gpu_ms"), entry["bytes"] / 1e6 / speed) if speed else {}
-            operators.append({k: v for k, v in entry.items() if k != "bytes"} | moved)
-        head = {"format_version": 1, "model": "instance", "cpu_to_gpu_ms": 0.002, "gpu_to_cpu_ms": 0.002}
-        return {**head, **more, "operators": operators}
-
-    def costs(self, **more: Any) -> PairCosts:
-        """The costs, read as a user's document is."""
-        return parse_costs(json.dumps(self.document(**more)).encode(), "instance")
-
-
-def chain(steps: int, seed: int) -> Builder:
-    """Convolutions one behind the other."""
-    b = Builder(seed)
-    for k in range(steps):
-        image, channels = b.rng.choice((56, 28, 14)), 16 * b.rng.randint(2, 16)
-        before = [f"conv{k - 1}"] if k else []
-        b.add(f"conv{k}", before, 2.0 * image * image * 64 * channels * 9, channels, image * image * channels * 4)
-    return b
-
-
-def ladder(steps: int, seed: int, *, reach: int = 4) -> Builder:
-    """A random graph: each operator reads one or two of the few before it."""
-    b = Builder(seed)
-    names: list[str] = []
-    for k in range(steps):
-        recent = names[-reach:]
-        inputs = b.rng.sample(recent, min(len(recent), b.rng.randint(1, 2)))
-        names.append(b.add(f"op{k}", inputs, 1e7 * b.rng.uniform(1, 30), 64, 200_000))
-    return b
+        entry = {"name": f"conv{k}", "inputs": [f"conv{k - 1}"] if k else [], "options": options}
+        moved_ms = image * image * channels * 4 / 1e6 / mb_per_ms if mb_per_ms else 0.0
+        operators.append({**entry, "to_cpu_ms": moved_ms, "to_gpu_ms": moved_ms})
+    head = {"format_version": 1, "model": "instance", "cpu_to_gpu_ms": 0.002, "gpu_to_cpu_ms": 0.002}
+    return {**head, **more, "operators": operators}

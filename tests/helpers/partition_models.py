@@ -69,20 +69,6 @@ def factors() -> Exported:
     return Exported(made(nodes, {"x": (1, 16, 6, 6)}, constants), {})
 
 
-def vgg() -> Graph:
-    """VGG16, narrow, on images of 32 pixels."""
-    b = GraphBuilder("vgg", (1, 3, 32, 32))
-    x = b.input
-    for width, count in ((16, 2), (24, 2), (32, 3), (48, 3)):
-        for _ in range(count):
-            x = b.relu(b.conv(x, width, 3, bias=True))
-        x = b.maxpool(x, 2, 2)
-    x = b.flatten(x)
-    for columns in (96, 64):
-        x = b.relu(b.fc(x, columns))
-    return b.build(b.fc(x, 24))
-
-
 MODELS: Mapping[str, Callable[[], Workload]] = {
     "images": images,
     "three of them": partial(images, 3),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,17 +76,14 @@ def residual_model() -> Graph:
     return b.build(b.fc(b.flatten(b.gap(x)), 10))
 
 
-def tokens_model() -> Exported:
-    """Words of a table, and layers of several rows whose columns no block divides."""
-    return gpt2("tokens", tokens=5, layers=1, width=64, heads=4, vocabulary=523)
-
-
-def patches_model() -> Exported:
-    """Layers of three axes, an image in front of them, heads as views."""
-    return vit("patches", image=32, patch=8, layers=1, width=64, heads=4, hidden=96, classes=10)
-
-
-MODELS = {"plain": plain_model, "residual": residual_model, "tokens": tokens_model, "patches": patches_model}
+MODELS: Mapping[str, Callable[[], Graph | Exported]] = {
+    "plain": plain_model,
+    "residual": residual_model,
+    # words of a table, and layers of several rows whose columns no block divides
+    "tokens": partial(gpt2, "tokens", tokens=5, layers=1, width=64, heads=4, vocabulary=523),
+    # layers of three axes, an image in front of them, heads as views
+    "patches": partial(vit, "patches", image=32, patch=8, layers=1, width=64, heads=4, hidden=96, classes=10),
+}
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def test_operators_may_stand_in_any_order() -> None:
 
 @pytest.mark.long
 def test_ten_thousand_operators_whose_outputs_must_be_moved_are_planned() -> None:
-    document = chain(10_000, 3).document(mb_per_ms=5.0)
+    document = chain(10_000, 3, mb_per_ms=5.0)
     for k, entry in enumerate(document["operators"][9:], 9):
         entry["inputs"].append(f"conv{k - 9}")  # ten outputs are alive at once
     started = time.process_time()
@@ -145,7 +145,7 @@ def test_ten_thousand_operators_whose_outputs_must_be_moved_are_planned() -> Non
 
 @pytest.mark.long
 def test_outputs_that_all_stay_alive_are_planned_in_little_memory() -> None:
-    document = chain(3000, 5).document(mb_per_ms=5.0)
+    document = chain(3000, 5, mb_per_ms=5.0)
     names = [entry["name"] for entry in document["operators"]]
     document["operators"][-1]["inputs"] = names[:-1]
     tracemalloc.start()
@@ -156,7 +156,7 @@ def test_outputs_that_all_stay_alive_are_planned_in_little_memory() -> None:
 
 
 def test_ten_thousand_operators_in_a_cycle_are_told() -> None:
-    document = chain(10_000, 4).document()
+    document = chain(10_000, 4)
     document["operators"][0]["inputs"] = ["conv9999"]
     with pytest.raises(FormatError, match=r"cycle: conv0 -> conv1 -> conv2 -> \.\.\.") as caught:
         parse(document)

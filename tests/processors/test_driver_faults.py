@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from partition_models import Saved, vgg
+from partition_models import Saved
+from streamed_models import plain_model
 
 from edgeplan.cuda import driver
 from edgeplan.cuda.driver import Driver, GpuContext, Modules, translated
@@ -118,7 +119,7 @@ def cpu() -> Iterator[OnednnProcessor]:
 
 def _split(cpu: OnednnProcessor, other: Processor, folder: Path) -> tuple[Partitioned, Path, dict[str, Any]]:
     """A small model, each step on the other processor that has a kernel of it, in a partition."""
-    model = Saved(vgg(), folder)
+    model = Saved(plain_model(), folder)
     layouts = activation_layouts(model.lowered, BLOCKED)
     assigned = [0 if other.refuses(model.lowered, step, layouts) else 1 for step in model.lowered.steps]
     assert 1 in assigned

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from partition_models import MODELS, Saved, split_all, vgg
+from partition_models import MODELS, Saved, split_all
+from streamed_models import plain_model
 
 from depth import by_day, some
 from doubles import QueueProcessor
@@ -36,7 +37,7 @@ from edgeplan.workloads.exported import ExportBuilder, Exported
 
 CORES = sorted(os.sched_getaffinity(0))
 ALONE = pytest.mark.skipif(len(CORES) < 2, reason="two processors need a core each")
-NAMES = ("images", "vgg", "attention of one")
+NAMES = ("images", "plain", "attention of one")
 Models = Callable[[str], Saved]
 
 
@@ -57,7 +58,7 @@ def cpu() -> Iterator[OnednnProcessor]:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return cache(lambda name: Saved({"vgg": vgg, **MODELS}[name](), tmp_path_factory.mktemp("model")))
+    return cache(lambda name: Saved({"plain": plain_model, **MODELS}[name](), tmp_path_factory.mktemp("model")))
 
 
 def _partition(model: Saved, block: int, gpu: Processor, seed: str, split: float = 0.6) -> Partitioned:
@@ -147,7 +148,7 @@ def test_halves_have_the_bits_of_the_whole(
             with PairSession.of(cpu, gpu, partitioned, model.path, synchronisation) as session:
                 found = session.run(model.inputs)
             for output, value in wanted.items():
-                if name != "vgg":
+                if name != "plain":
                     np.testing.assert_allclose(found[output], value, atol=1e-5 * np.abs(value).max())
                 else:
                     np.testing.assert_array_equal(found[output], value)
@@ -170,14 +171,14 @@ def test_a_second_processor_that_shares_no_memory_at_once_is_waited_for_by_event
 
 def test_polling_is_refused_where_it_cannot_be(cpu: OnednnProcessor, models: Models) -> None:
     with QueueProcessor(cores=cpu.capabilities.cores) as gpu:
-        given = cpu, gpu, _partition(models("vgg"), cpu.dnnl.info.block, gpu, "refused"), models("vgg").path
+        given = cpu, gpu, _partition(models("plain"), cpu.dnnl.info.block, gpu, "refused"), models("plain").path
         with pytest.raises(DeviceError, match="the pair cannot poll: both compute on core"):
             PairSession.of(*given, Synchronisation.polling)
         with pytest.raises(DeviceError, match="the pair cannot poll: both compute on core"):
             handshake(cpu, gpu, Synchronisation.polling)
         with PairSession.of(*given) as session:
             assert session.synchronisation == Synchronisation.events
-            _require(session, models("vgg"))
+            _require(session, models("plain"))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_processor_that_stops_or_fails_ends_in_an_error(
 
     Another one runs, and frees its memory.
     """
-    model = models("vgg")
+    model = models("plain")
     with QueueProcessor(**fault) as gpu:
         given = _partition(model, cpu.dnnl.info.block, gpu, "fault", 1.0), model.path, synchronisation
         with PairSession.of(cpu, gpu, *given, limit_seconds=0.5) as session:

@@ -141,9 +141,9 @@ def test_seed_and_index_alone_decide_within_the_papers_ranges(family: Family, se
         assert (different.channels, different.kernels, different.cell) != (spec.channels, spec.kernels, spec.cell)
     if family.id != "nasbench201":
         assert family.variant(seed + 1, index).channels != spec.channels
-        assert len(spec.kernels) == len(family.slots.kernels)
+        assert len(spec.kernels) == len(family.asked.kernel_defaults)
         assert set(spec.kernels) <= set(KERNEL_SIZES)
-        for channels, default in zip(spec.channels, family.slots.channels, strict=True):
+        for channels, default in zip(spec.channels, family.asked.channel_defaults, strict=True):
             assert 0.2 * default - 1e-9 <= channels <= 1.8 * default + 1e-9
 
 

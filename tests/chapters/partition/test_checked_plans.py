@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,6 +131,7 @@ def test_what_cannot_gain_is_not_measured_on() -> None:
     extent = Extent(64, 16)
     assert own_sweep.next_end(extent, (1.0, 1.0), {32: (2.0, 1.9)}) is None, "half of it takes longer than all"
     assert own_sweep.next_end(Extent(16, 16), (1.0, 1.0), {}) is None, "one block"
+    assert own_sweep.next_end(extent, (3.0, 1.0), {}) == 16, "where both would take equally long"
     assert own_sweep.next_end(extent, (1.0, 1.0), {32: (np.inf, np.inf)}) is None, "the GPU has no kernel of its part"
 
 
@@ -346,12 +347,14 @@ def ways_apart(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 _WAYS = ("cpu, all cores (nhwc)", "cpu", "gpu")
+#: By way and round.
+Faults = Mapping[tuple[str, int], str]
 
 
 class _Faulty(OpenedPlan):
     """A plan whose process is killed at a question, or answers "wrong", by way and round; all ways take the same time."""
 
-    faults: ClassVar[Mapping[tuple[str, int], str]]
+    faults: ClassVar[Faults]
     rounds: ClassVar[Counter[str]]
 
     def __init__(self, folder: Path) -> None:
@@ -379,16 +382,22 @@ class _Faulty(OpenedPlan):
         return {name: 2 * value for name, value in found.items()} if self.fault == "wrong" else found
 
 
-def _checked(
-    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: Mapping[tuple[str, int], str]
-) -> tuple[PairCheck, list[float]]:
-    """Check the three ways, of equal times, under faults."""
-    monkeypatch.setattr(planning_module, "OpenedPlan", _Faulty)
-    monkeypatch.setattr(_Faulty, "faults", faults, raising=False)
-    monkeypatch.setattr(_Faulty, "rounds", Counter(), raising=False)
-    for name in _WAYS:
-        shutil.copytree(ways_apart / name, tmp_path / name)
-    return fastest_right({name: tmp_path / name for name in _WAYS}, CheckLimits(turns=1, fewest=1, turns_s=0.0, stock=()))
+Checked = Callable[[Faults], tuple[PairCheck, list[float]]]
+
+
+@pytest.fixture
+def checked(ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
+    """What checks the three ways, of equal times, under faults."""
+
+    def check(faults: Faults) -> tuple[PairCheck, list[float]]:
+        monkeypatch.setattr(planning_module, "OpenedPlan", _Faulty)
+        monkeypatch.setattr(_Faulty, "faults", faults, raising=False)
+        monkeypatch.setattr(_Faulty, "rounds", Counter(), raising=False)
+        for name in _WAYS:
+            shutil.copytree(ways_apart / name, tmp_path / name)
+        return fastest_right({name: tmp_path / name for name in _WAYS}, CheckLimits(turns=1, fewest=1, turns_s=0.0, stock=()))
+
+    return check
 
 
 @needs_a_pair
@@ -406,11 +415,9 @@ def _checked(
     ],
     ids=str,
 )
-def test_a_way_that_ends_or_is_wrong_is_left_out_whenever_it_does(
-    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: Mapping[tuple[str, int], str], way: str
-) -> None:
+def test_a_way_that_ends_or_is_wrong_is_left_out_whenever_it_does(checked: Checked, faults: Faults, way: str) -> None:
     """The first of equally fast ones is the plan: the first that neither failed nor has outputs that are not the model's."""
-    check, steps_ms = _checked(ways_apart, tmp_path, monkeypatch, faults)
+    check, steps_ms = checked(faults)
     assert (check.way, set(check.left_out)) == (way, {name for name, _ in faults})
     assert set(check.median_ms) == {*_WAYS} - set(check.left_out)
     assert check.next_best not in check.left_out
@@ -421,12 +428,12 @@ def test_a_way_that_ends_or_is_wrong_is_left_out_whenever_it_does(
 
 @needs_a_pair
 def test_where_all_that_are_opened_again_fail_the_best_of_the_others_is_the_plan(
-    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checked: Checked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The GPU is slower than what is near to the fastest, and works."""
     plain = _Faulty.turn
     monkeypatch.setattr(_Faulty, "turn", lambda self: [ms + 9 * (self.folder.name == "gpu") for ms in plain(self)])
-    check, steps_ms = _checked(ways_apart, tmp_path, monkeypatch, {(name, 2): "turn" for name in _WAYS[:2]})
+    check, steps_ms = checked({(name, 2): "turn" for name in _WAYS[:2]})
     assert (check.way, check.median_ms, set(check.left_out)) == ("gpu", {"gpu": 10.0}, {*_WAYS[:2]})
     assert steps_ms
     assert not any(tmp_path.iterdir())
@@ -434,14 +441,12 @@ def test_where_all_that_are_opened_again_fail_the_best_of_the_others_is_the_plan
 
 @needs_a_pair
 @pytest.mark.parametrize("wrong", [0, 1, 2])
-def test_without_a_reference_the_majority_is_right(
-    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: int
-) -> None:
+def test_without_a_reference_the_majority_is_right(checked: Checked, monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
     def cannot(*_: object) -> None:
         raise ModelError("ONNX Runtime cannot run the model")
 
     monkeypatch.setattr(planning_module, "judged", cannot)
-    check, _ = _checked(ways_apart, tmp_path, monkeypatch, {(_WAYS[wrong], 1): "wrong"})
+    check, _ = checked({(_WAYS[wrong], 1): "wrong"})
     assert (check.way, set(check.left_out)) == (_WAYS[0 if wrong else 1], {_WAYS[wrong]})
     assert "differ from those of" in check.left_out[_WAYS[wrong]]
 
@@ -455,16 +460,9 @@ def test_without_a_reference_the_majority_is_right(
     ],
     ids=["no way works", "a GPU for one process is no way that is left out"],
 )
-def test_where_nothing_can_be_chosen_it_says_why(
-    ways_apart: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    faults: Mapping[tuple[str, int], str],
-    told: str,
-    advice: str,
-) -> None:
+def test_where_nothing_can_be_chosen_it_says_why(checked: Checked, faults: Faults, told: str, advice: str) -> None:
     with pytest.raises(DeviceError, match=told) as caught:
-        _checked(ways_apart, tmp_path, monkeypatch, faults)
+        checked(faults)
     assert advice in caught.value.next_step
 
 

@@ -127,6 +127,7 @@ def test_a_layer_is_found_again_in_its_step() -> None:
         one = lowered("x", (layer,))
         assert layer_of(one.steps[0], one.shapes) == layer
         assert layer.macs == np.prod(layer.out_shape) * np.prod(layer.weight_shape[1:])
+        assert set(layer.layouts("0").values()) == {NCHW if layer.kind == LINEAR else BLOCKED}
         row = dict(zip(SHAPE, shape_matrix([layer])[0], strict=True))
         sizes = [2 * layer.macs, *map(np.prod, (layer.in_shape, layer.out_shape, layer.weight_shape))]
         assert [row[n] for n in ("flops", "input_elements", "output_elements", "weight_elements")] == sizes
@@ -226,6 +227,7 @@ def test_times_beside_each_other_are_longer(learnt: Trained) -> None:
 def test_shares_are_of_whole_steps_with_something_for_both_where_that_can_be() -> None:
     found = [at_share(outputs, share, 16) for outputs, share in ((64, 0.5), (64, 0.01), (64, 0.99), (16, 0.5))]
     assert found == [32, 16, 48, 16]
+    assert [drawing.splits(outputs, 16) for outputs in (48, 40, 16)] == [(16, 32), (16, 32), ()]
 
 
 def test_the_fixed_share_balances_processors_whose_speeds_are_known(learnt: Trained) -> None:

@@ -26,13 +26,12 @@ from edgeplan.zoo.separable import mnasnet, mobilenetv1, mobilenetv2
 from edgeplan.zoo.unseen import UNSEEN, leaky
 
 #: Residual blocks of Darknet-53's stages (table 1 of the paper).
-DARKNET_53 = (1, 2, 8, 8, 4)
-_ANCHORS, _BOX = 3, 5
+_DARKNET_53 = (1, 2, 8, 8, 4)
+#: Anchors of each scale; coordinates, objectness and 80 classes of each of them.
+_ANCHORS, _BOX = 3, 85
 
 
-def yolov3(
-    name: str = "yolov3", *, image: int = 416, width: int = 32, blocks: tuple[int, ...] = DARKNET_53, classes: int = 80
-) -> Graph:
+def yolov3(name: str = "yolov3", *, image: int = 416, width: int = 32) -> Graph:
     """Build YOLOv3 (Redmon and Farhadi, 2018; the authors' yolov3.cfg): three maps of boxes, at strides 32, 16 and 8.
 
     Published, at 416 x 416: 65.86 G operations, two a multiply-add (the authors' page on YOLO); 61,949,149
@@ -42,7 +41,7 @@ def yolov3(
     b = GraphBuilder(name, (1, 3, image, image))
     x = leaky(b, b.input, width)
     maps: list[str] = []
-    for stage, count in enumerate(blocks):
+    for stage, count in enumerate(_DARKNET_53):
         channels = width * 2 ** (stage + 1)
         x = b.conv_bn(x, channels, 3, 2, act="leakyrelu")
         for _ in range(count):
@@ -53,7 +52,7 @@ def yolov3(
         for _ in range(2):
             x = leaky(b, leaky(b, x, channels, 1), 2 * channels)
         x = leaky(b, x, channels, 1)
-        found.append(b.conv(leaky(b, x, 2 * channels), _ANCHORS * (_BOX + classes), 1, bias=True))
+        found.append(b.conv(leaky(b, x, 2 * channels), _ANCHORS * _BOX, 1, bias=True))
         if beside:
             channels //= 2
             x = b.concat([b.upsample(leaky(b, x, channels, 1)), beside])

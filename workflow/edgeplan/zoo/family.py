@@ -53,19 +53,6 @@ class Choices:
         return default if self._kernels is None else self._kernels[len(self.kernel_defaults) - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """Lists every free dimension of a base model, in the order its builder asks."""
-
-    channels: tuple[int, ...]
-    kernels: tuple[int, ...]
-
-    def draw(self, random: Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Draw channels and kernel sizes of a variant: each independent and uniform (nn-Meter, section 3)."""
-        channels = tuple([random.randint(*channel_bounds(c)) for c in self.channels])
-        return channels, tuple([random.choice(KERNEL_SIZES) for _ in self.kernels])
-
-
 def channel_bounds(default: int) -> tuple[int, int]:
     """Return the smallest and largest channel count of a layer: within [0.2, 1.8] x the base's `default`, at least 1."""
     return max(1, -(-default * LOWEST_TENTHS // 10)), max(1, default * HIGHEST_TENTHS // 10)
@@ -177,28 +164,33 @@ class Family:
     builder: Builder
 
     @cached_property
-    def slots(self) -> Slots:
-        """Return the free dimensions of the base model, with their published values."""
+    def asked(self) -> Choices:
+        """Return what the builder of the base model asks: every free dimension, with its published value."""
         choices = Choices()
         self.builder(choices, self.base_name)
-        return Slots(tuple(choices.channel_defaults), tuple(choices.kernel_defaults))
+        return choices
 
     def base(self) -> Graph:
         """Build the base model, as published."""
         return _published(self.builder, self.base_name)
 
     def variant(self, seed: int, index: int) -> VariantSpec:
-        """Draw variant number `index` of this family under `seed`, whatever other variants are drawn."""
+        """Draw variant number `index` of this family under `seed`, whatever other variants are drawn.
+
+        Channels and kernel sizes are each independent and uniform (nn-Meter, section 3).
+        """
         # Random hashes a text seed with SHA-512: the same on every platform and Python version.
-        channels, kernels = self.slots.draw(Random(f"{seed}/{self.id}/{index}"))  # noqa: S311 - not cryptography
+        random = Random(f"{seed}/{self.id}/{index}")  # noqa: S311 - not cryptography
+        channels = tuple([random.randint(*channel_bounds(default)) for default in self.asked.channel_defaults])
+        kernels = tuple([random.choice(KERNEL_SIZES) for _ in self.asked.kernel_defaults])
         return VariantSpec(self.id, self.base_name, seed, index, channels, kernels)
 
     def build(self, spec: VariantSpec) -> Graph:
         """Build the graph of a variant."""
         choices = Choices(spec.channels, spec.kernels)
         try:
-            graph, asked = self.builder(choices, spec.name), self.slots
-            if (len(asked.channels), len(asked.kernels)) == (len(spec.channels), len(spec.kernels)):
+            graph = self.builder(choices, spec.name)
+            if (len(choices.channel_defaults), len(choices.kernel_defaults)) == (len(spec.channels), len(spec.kernels)):
                 return graph
         except IndexError:  # fewer choices than the builder asks for
             pass

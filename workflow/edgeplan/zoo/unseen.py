@@ -8,7 +8,6 @@ added later has to be told apart from these.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from edgeplan.graph.builder import GraphBuilder, Size
 from edgeplan.graph.ir import Graph
@@ -427,4 +426,4 @@ _BUILDERS: tuple[Callable[[str], Graph], ...] = (
 )  # fmt: skip
 
 #: Builders by name; each takes the name of the graph.
-UNSEEN: Mapping[str, Callable[[str], Graph]] = MappingProxyType({build.__name__: build for build in _BUILDERS})
+UNSEEN: Mapping[str, Callable[[str], Graph]] = {build.__name__: build for build in _BUILDERS}

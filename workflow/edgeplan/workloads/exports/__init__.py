@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -39,27 +38,25 @@ _KINDS = ("plain", "plain", "residual", "split", "dense", "shuffled")
 _SMALL = ("HardSwish", "HardSwish", "Relu6", "Relu", "Silu", "PRelu")
 
 #: What draws the models of each family, and the element types that these take by turns.
-FAMILIES: Mapping[str, tuple[Draw, tuple[str, ...]]] = MappingProxyType(
-    {
-        "encoder": (sequences.encoder, _ALL),
-        "decoder": (sequences.decoder, _WORDS),
-        "encoder_decoder": (sequences.encoder_decoder, _WORDS),
-        "vision_transformer": (sequences.vision_transformer, (_FLOAT, _QDQ, _FLOAT, _DYNAMIC)),
-        "tagger": (sequences.tagger, _WORDS),
-        "recurrent": (sequences.recurrent, _WORDS),
-        "text_cnn": (sequences.text_cnn, _WORDS),
-        "table": (sequences.tabular, _ALL),
-        "wide_product": (sequences.wide_product, _WORDS),
-        "audio": (convolutions.audio, _IMAGES),
-        "vocoder": (convolutions.vocoder, (_FLOAT,)),
-        "enhancer": (convolutions.enhancer, _IMAGES),
-        "detector": (convolutions.detector, _IMAGES),
-        "segmentation": (convolutions.segmentation, _IMAGES),
-        "mobile_cnn": (partial(convolutions.classifier, kinds=("inverted", "inverted", "apart"), acts=_SMALL), _IMAGES),
-        "cnn": (partial(convolutions.classifier, kinds=_KINDS, acts=("Relu", "Relu", "LeakyRelu", "Elu")), _IMAGES),
-        "autoencoder": (convolutions.autoencoder, _IMAGES),
-    }
-)
+FAMILIES: Mapping[str, tuple[Draw, tuple[str, ...]]] = {
+    "encoder": (sequences.encoder, _ALL),
+    "decoder": (sequences.decoder, _WORDS),
+    "encoder_decoder": (sequences.encoder_decoder, _WORDS),
+    "vision_transformer": (sequences.vision_transformer, (_FLOAT, _QDQ, _FLOAT, _DYNAMIC)),
+    "tagger": (sequences.tagger, _WORDS),
+    "recurrent": (sequences.recurrent, _WORDS),
+    "text_cnn": (sequences.text_cnn, _WORDS),
+    "table": (sequences.tabular, _ALL),
+    "wide_product": (sequences.wide_product, _WORDS),
+    "audio": (convolutions.audio, _IMAGES),
+    "vocoder": (convolutions.vocoder, (_FLOAT,)),
+    "enhancer": (convolutions.enhancer, _IMAGES),
+    "detector": (convolutions.detector, _IMAGES),
+    "segmentation": (convolutions.segmentation, _IMAGES),
+    "mobile_cnn": (partial(convolutions.classifier, kinds=("inverted", "inverted", "apart"), acts=_SMALL), _IMAGES),
+    "cnn": (partial(convolutions.classifier, kinds=_KINDS, acts=("Relu", "Relu", "LeakyRelu", "Elu")), _IMAGES),
+    "autoencoder": (convolutions.autoencoder, _IMAGES),
+}
 
 
 @dataclass(frozen=True, slots=True)

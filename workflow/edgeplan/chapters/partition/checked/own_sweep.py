@@ -151,10 +151,10 @@ def moving_of(gpu: Processor) -> Moving:
     return Moving(max(small - rate * _MOVED[0], 0.0), rate)
 
 
-def own_times(pair: Opened, subject: SweptModel, hand_over_ms: float = 0.0, runs: int = RUNS, splits: int = SPLITS) -> OwnTimes:
+def own_times(pair: Opened, subject: SweptModel, hand_over_ms: float = 0.0, runs: int = RUNS) -> OwnTimes:
     """Measure the steps of a model on a pair whose GPU notes times.
 
-    A step that even parts of would not gain what a hand-over takes stays whole. `splits` sessions split steps; `runs` of
+    A step that even parts of would not gain what a hand-over takes stays whole. `SPLITS` sessions split steps; `runs` of
     each count.
     """
     lowered, refused, block = subject.lowered, on_gpu(pair, subject), pair.block
@@ -179,7 +179,7 @@ def own_times(pair: Opened, subject: SweptModel, hand_over_ms: float = 0.0, runs
                 over[k], why[k] = None, "handing over takes longer than the best split would gain"
     of_cpu /= max(len(refused), 1)
     own_gpu, hand_overs = max(of_gpu - of_cpu * lanes.count(0), 0.0) / max(sum(lanes), 1), []
-    for _ in range(splits):
+    for _ in range(SPLITS):
         if (assigned := found.next_assignments()) is None:
             break
         parts, beyond = _measured(pair, subject, assigned, runs, moving)

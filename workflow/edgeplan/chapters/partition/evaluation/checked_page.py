@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -339,5 +338,5 @@ CHECKED_REPORT = ChapterReport(
 write = CHECKED_REPORT.write
 
 
-TABLES: Mapping[str, TableSpec[Any]] = MappingProxyType({**CHECKED_TABLES, **PARTITION_TABLES, **EOP_TABLES})
-FIGURES: Mapping[str, FigureSpec[Any]] = MappingProxyType({**PARTITION_FIGURES, **EOP_FIGURES})
+TABLES: Mapping[str, TableSpec[Any]] = {**CHECKED_TABLES, **PARTITION_TABLES, **EOP_TABLES}
+FIGURES: Mapping[str, FigureSpec[Any]] = {**PARTITION_FIGURES, **EOP_FIGURES}

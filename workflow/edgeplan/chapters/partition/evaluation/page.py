@@ -142,10 +142,8 @@ def _beside(e: PartitionEvidence) -> str:
             told.append(f"{name} is faster than our plan on {slower(f, key).sum()} of {len(known)} models ({times})")
     if len(lost := slower(f, "single")):
         told.append(f"the better of both processors alone is over 2 % faster on {lost.sum()} of {len(lost)}")
-    if not told:
-        return ""
-    unbound = " The threads of oneDNN on all cores are not bound to a core each, which costs it." if "all_cores" in f else ""
-    return f"On {e.pair} {'; '.join(told)}.{unbound}"
+    unbound = "The threads of oneDNN on all cores are not bound to a core each, which costs it."
+    return f"On {e.pair} {'; '.join(told)}. {unbound}" if told else ""
 
 
 def _dispatch(e: PartitionEvidence) -> str:

@@ -203,24 +203,21 @@ def running(
 def on_all_cores(pair: Opened, model: Path, inputs: Mapping[str, Any]) -> list[Runner]:
     """Inferences by oneDNN on all cores of the pair, one runner for each likely layout; each ran once."""
     threads, graph, runners = len(pair.pair.cores), load_onnx(model), list[Runner]()
-    with wide(pair):
-        for home in LIKELY:
-            program = default_program(pair.host.dnnl, model, graph, home, threads=threads)
-            session = SequentialSession(pair.host.dnnl, program, model.parent, threads)
-            session.run(inputs)
-            runners.append(_run_on_all_cores(pair, session, inputs))
-    return runners
 
-
-def _run_on_all_cores(pair: Opened, session: SequentialSession, inputs: Mapping[str, Any]) -> Runner:
-    def run() -> float:
+    def inference_ms(session: SequentialSession) -> float:
         with wide(pair):
             session.executable.bind(inputs)
             began = time.perf_counter()
             session.execute()
             return (time.perf_counter() - began) * 1e3
 
-    return run
+    with wide(pair):
+        for home in LIKELY:
+            program = default_program(pair.host.dnnl, model, graph, home, threads=threads)
+            session = SequentialSession(pair.host.dnnl, program, model.parent, threads)
+            session.run(inputs)
+            runners.append(partial(inference_ms, session))
+    return runners
 
 
 @contextlib.contextmanager
