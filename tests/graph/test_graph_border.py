@@ -73,7 +73,6 @@ _UNDEFINED, _STRING = TensorProto.UNDEFINED, TensorProto.STRING
         (_with("graph input 0 type tensor_type", None), "no static shape"),
         (model([node("Relu", "x")], shape=(1, 1 << 40, 1 << 40, 8)), "the tensors of the model take"),
         (model([conv(auto_pad="SAME_UPPER", dilations=[1 << 62, 1])], [W]), "impossible dilations"),
-        (model([node("HardSwish", "x")], opset=11), "No Op registered"),
         (model([node("Relu", "x", [""]), node("Relu", "x")]), "empty string"),
         (model([conv()], more=[("w", (6, 4, 3, 3))]), "whose W is no initialiser"),
         (model([node("Clip", "x - w")], more=[("w", ())]), "whose max is no constant"),
@@ -252,6 +251,10 @@ def test_operators_that_do_not_fit_are_refused(
     given: onnx.NodeProto, constants: list[TensorProto], shape: Sequence[int], said: str
 ) -> None:
     refused(model([given], constants, shape), said)
+
+
+def test_an_operator_that_its_opset_has_not_is_named() -> None:
+    assert "'n'" in refused(model([node("HardSwish", "x", name="n")], opset=11), "HardSwish: No Op registered").where
 
 
 def test_declared_shapes_that_contradict_the_operators() -> None:

@@ -21,6 +21,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_preparation, prepare_file
+from edgeplan.graph.onnx.quantised import rounds_to_bytes
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.predictors.teller import Teller
 from edgeplan.runtime.dnnl import Dnnl
@@ -107,6 +108,7 @@ def _operators() -> dict[str, tuple[onnx.NodeProto, dict[str, Array], dict[str, 
         "product of whole numbers by column": (
             node("MatMulInteger", "x w xz wz"), {"x": matrix}, {"w": weight, "xz": zero, "wz": np.array([3, -1, 0], np.int8)},
         ),
+        "bytes read by Microsoft's operator": (node("DequantizeLinear", "x xs xz", **own), {"x": image}, of),
         "sum": (node("QLinearAdd", "x xs xz z zs zz ys yz", **own), {"x": image, "z": _bytes(rng, (4, 1, 5))}, of),
         "factor": (node("QLinearMul", "x xs xz z zs zz ys yz", **own), {"x": image, "z": _bytes(rng, (2, 4, 6, 5))}, of),
         "means": (
@@ -159,6 +161,7 @@ def test_single_operators_are_within_a_step(dnnl: Dnnl, tmp_path: Path, name: st
     for output, expected in zip(one.output, wanted, strict=True):
         assert (found[output].dtype, found[output].shape) == (expected.dtype, expected.shape)
         if expected.dtype == np.float32:
+            assert rounds_to_bytes(model) == (one.op_type not in ("DequantizeLinear", "MatMulIntegerToFloat"))
             np.testing.assert_allclose(found[output], expected, rtol=1e-5, atol=1e-6)
         else:
             step = np.abs(found[output].astype(int) - expected.astype(int)).max()
@@ -190,7 +193,7 @@ def test_scales_and_zero_points_that_are_none_are_refused(tmp_path: Path, op_typ
     "one",
     [
         node("QuantizeLinear", ""), node("DequantizeLinear", "x"), node("QLinearConv", "x s z w s z s z", []),
-        node("DynamicQuantizeLinear", ""), node("DynamicQuantizeLSTM", "x", domain="com.microsoft"),
+        node("DynamicQuantizeLinear", ""), node("DynamicQuantizeLSTM", "x", domain="com.microsoft"), node("DFT", "s z", axis=0),
         node("QuantizeLinear", "v s", output_dtype=77), node("Einsum", ""), node("Einsum", "x x", equation=3),
     ],
     ids=str,

@@ -94,10 +94,10 @@ _SQUARE = (6, 6, 1, 1)
 
 #: What ONNX's own tests of operators, which are run, too, do not have: old opsets, and forms that have code of their own.
 EQUAL: dict[str, Form] = {
-    # one axis that is not of size 1 from `axis` on
+    # one axis that is not of size 1 from `axis` on, and several, which are joined
     **{
         f"softmax of opset {opset}, axis {axis} of {shape}": one("Softmax", "x", shape, opset=opset, axis=axis)
-        for opset, axis, shape in ((7, 1, (3, 7)), (11, -1, (2, 3, 5)), (12, 3, IMAGE), (11, 1, (1, 5, 1, 1)))
+        for opset, axis, shape in ((7, 1, (3, 7)), (11, -1, (2, 3, 5)), (12, 3, IMAGE), (11, 1, (1, 5, 1, 1)), (12, -2, IMAGE))
     },
     "softmax of opset 11, default axis": one("Softmax", "x", (2, 1, 5), opset=11),
     "clip of opset 6": one("Clip", opset=6, min=-0.1, max=0.2),

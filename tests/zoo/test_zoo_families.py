@@ -122,10 +122,17 @@ def test_any_variant_builds_with_consistent_shapes(family: Family, seed: int, in
     inferred = known_tensors(seeded(graph).model, family.id)  # ONNX says of all tensors what the builder says
     assert all(inferred[name][1] == tensor.shape for name, tensor in graph.tensors.items())
     check_graph(graph, family.id)
-    for op in _convs(graph):
-        read, written = (graph.shape(name)[1] for name in (op.inputs[0], op.outputs[0]))
-        assert op.integer("group", 1) in {1, read}
-        assert op.integer("group", 1) in {1, written}, "depthwise channels are tied"
+    for op in graph.operators:
+        (first, *others), written = ([graph.shape(name) for name in names] for names in (op.inputs, op.outputs))
+        match op.op_type:
+            case "Conv":
+                assert op.integer("group", 1) == 1 or {op.integer("group", 1)} == {first[1], written[0][1]}
+            case "Add":
+                assert others == [first], "residual channels are tied"
+            case "Mul":
+                assert others == [(*first[:2], 1, 1)], "squeeze-and-excitation weighs each channel"
+            case "Split":
+                assert written[0] == written[1], "a channel split halves"
     unread = {name for op in graph.operators for name in op.outputs} - graph.consumers.keys()
     assert unread == set(graph.outputs)
 

@@ -506,10 +506,8 @@ def _inline(model: onnx.ModelProto, opset: int, source: str) -> None:
         reason = str(error).strip().splitlines()[0]
         what = f"{', '.join(sorted(found))} cannot be written as plain operators: {reason}"
         raise ModelError(what, where=source, next_step="export the model again with an earlier opset") from error
-    before, maxima = (
-        rewriting.names_in(model.graph),
-        {node.output[0] for node in whole.graph.node if node.op_type == "ReduceMax"},
-    )
+    before = rewriting.names_in(model.graph)
+    maxima = {node.output[0] for node in whole.graph.node if node.op_type == "ReduceMax"}
     lowest = numpy_helper.from_array(np.array(np.finfo(np.float32).min, np.float32), free("lowest", before))
     for node in whole.graph.node:
         if node.op_type == "Equal" and node.input[0] in maxima and node.output[0] not in before:

@@ -200,7 +200,8 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 def rounds_to_bytes(model: onnx.ModelProto) -> bool:
     """Tell whether a model rounds what it computes to bytes: numbers that lie half-way between two may become either."""
     return any(
-        node.op_type == "QuantizeLinear" or (_WRITTEN.get(operator_key(node)) and "Integer" not in node.op_type)
+        node.op_type == "QuantizeLinear"
+        or (node.op_type != "DequantizeLinear" and "Integer" not in node.op_type and operator_key(node) in _WRITTEN)
         for node in model.graph.node
     )
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -58,13 +59,15 @@ class Rewriting:
     def __init__(self, graph: onnx.GraphProto, source: str = "", opset: int = 1, known: Known = MappingProxyType({})) -> None:
         self.source, self.opset, self.known = source, opset, known
         self._graph, self._nodes, self._new = graph, list[onnx.NodeProto](), list[TensorProto]()
-        self._count = 0
-        self._taken = names_in(graph)
+        self._count, self._taken = 0, set[str]()
         self.name, self.node, self.attributes = "", onnx.NodeProto(), dict[str, Any]()
-        self.constants: dict[str, TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
-        for node in graph.node:
-            if node.op_type == "Constant" and (value := held_value(node)) is not None:
-                self.constants[node.output[0]] = value
+
+    @cached_property
+    def constants(self) -> dict[str, TensorProto]:
+        """Return the constants by name, once a way asks for them: those of a model that has no such node may be malformed."""
+        nodes = (node for node in self._graph.node if node.op_type == "Constant" and node.output)
+        held = {node.output[0]: value for node in nodes if (value := held_value(node)) is not None}
+        return {tensor.name: tensor for tensor in self._graph.initializer} | held
 
     def run(self, way_of: Callable[[onnx.NodeProto], Way | None]) -> None:
         """Have nodes that have a way written by it, and put all that into the graph; others stay.
@@ -73,15 +76,16 @@ class Rewriting:
         """
         if not any(map(way_of, self._graph.node)):
             return
+        self._taken = names_in(self._graph)
         for node in self._graph.node:
             self.node, self.name = node, node.name or next(iter(node.output), "")
             if (way := way_of(node)) is None:
                 self.keep()
                 continue
-            try:
+            try:  # the checker has not seen the node
                 self.attributes = attributes_of(node)
                 way(self)
-            except (LookupError, ValueError, TypeError, AttributeError) as error:  # the checker has not seen the node
+            except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 self.refuse(f"with inputs, outputs or attributes that do not fit: {error}", _NEXT)
         del self._graph.node[:]
         self._graph.node.extend(self._nodes)

@@ -70,11 +70,8 @@ def _check(graph: Graph, op: Operator) -> Problem:
     numbers, integers = (types[:1], types[2:]) if op.op_type == "QuantizeLinear" else (types[3:], [types[0], types[2]])
     if len(set(integers)) > 1:
         return f"of {integers[0]} with zero points of {integers[1]}", AGAIN
-    return (
-        None
-        if {*numbers, types[1]} == {FLOAT32} and set(integers) <= _STORED
-        else (f"of {' and '.join(types)}", base.ELSEWHERE)
-    )
+    known = {*numbers, types[1]} == {FLOAT32} and set(integers) <= _STORED
+    return None if known else (f"of {' and '.join(types)}", base.ELSEWHERE)
 
 
 def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:

@@ -242,7 +242,6 @@ def _log_sum_exp(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
 
 _CONSTANTS = ("", "axes")
 
-
 SPECS = (
     OperatorSpec(
         ("BatchNormalization",), "bn", _scale, (), base.PAIR, form=_norm_form, check=_check_channels, lacks=_lacks_norm
