@@ -31,7 +31,7 @@ from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.measurement.process.starts import ATTEMPTS, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling import fresh_process_factors
-from edgeplan.profiling.fresh_process_factors import Pairs
+from edgeplan.profiling.fresh_process_factors import Pairs, measure_pairs
 from edgeplan.profiling.rounds import Round, RoundTimes, quiet_round
 from edgeplan.profiling.settings import Cores, ProfileSettings
 
@@ -148,9 +148,9 @@ def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPat
 
         made = 0
 
-        def __init__(self, _: object, program: str) -> None:
+        def __init__(self, _: object, content: str) -> None:
             super().__init__(self)
-            self.raw = program != "cached"
+            self.raw = content != "cached"
 
         def prepare(self, together: threading.Barrier | None = None) -> float:
             Passes.made += 1
@@ -164,14 +164,14 @@ def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(fresh_process_factors, "_Passes", Passes)
     monkeypatch.setattr(fresh_process_factors, "pinned", lambda *_: nullcontext())
-    rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", trying="raw"))
-    found = fresh_process_factors.measure_pairs(rig, Cores(big=(0, 1)), Watch(), 1)  # type: ignore[arg-type]
+    monkeypatch.setattr(fresh_process_factors, "Bench", lambda content, *_: nullcontext(content))
+    cached, raw = (SimpleNamespace(content=name, cache=None) for name in ("cached", "raw"))
+    dnnl = SimpleNamespace(info=SimpleNamespace(path=None))
+    rig = SimpleNamespace(trials=SimpleNamespace(cached=cached, raw=raw, trying=raw), dnnl=dnnl, bench=None)
+    alone, found = (measure_pairs(rig, Cores(big=big), Watch(), 1) for big in ((0,), (0, 1)))  # type: ignore[arg-type]
+    assert alone == Pairs(), "one core has no pair"
     assert found == Pairs(cached=1.5, raw=3.0)
     assert Passes.made == 1 + 2 * (1 + 2), "one again, then alone and two together, of cached and of raw weights"
-
-
-def test_one_core_has_no_pair() -> None:
-    assert fresh_process_factors.measure_pairs(SimpleNamespace(), Cores(big=(0,)), _Watch()) == Pairs()  # type: ignore[arg-type]
 
 
 class _Rig:
