@@ -100,10 +100,10 @@ def _entry(stage: Stage) -> dict[str, Any]:
         made["deps"] = sorted(stage.read)
     made["params"] = [*(stage.params if stage.name != CHECK else [{"params.yaml": None}]), {str(CODE): _Flow([stage.name])}]
     own = [path for path in stage.written if path not in (*stage.plots, *stage.metrics)]
-    for kind, paths in (("outs", own), ("plots", stage.plots), ("metrics", stage.metrics)):
-        rows = [{stage.rows: dict(_KEPT)}] if stage.rows and kind == "outs" else []
-        if paths or rows:
-            made[kind] = [*(_out(path, stage) for path in paths), *rows]
+    kinds = {"outs": own, "plots": stage.plots, "metrics": stage.metrics}
+    entries = {kind: [_out(path, stage) for path in paths] for kind, paths in kinds.items()}
+    entries["outs"] += [{stage.rows: dict(_KEPT)}] if stage.rows else []
+    made |= {kind: of_kind for kind, of_kind in entries.items() if of_kind}
     return _targeted(made, stage)
 
 

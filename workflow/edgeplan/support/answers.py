@@ -31,12 +31,12 @@ class LineReader:
 
     def next(self, timeout_s: float = math.inf) -> bytes | None:
         """Read the next line, without its end; None at the end of the input, where a cut line counts as none."""
-        end = time.monotonic() + timeout_s
+        until = time.monotonic() + timeout_s
         while (place := self._buffer.find(b"\n", self._searched)) < 0:
             self._searched = len(self._buffer)
             if self._searched > self._most:
                 break
-            left = end - time.monotonic()
+            left = until - time.monotonic()
             if left < math.inf and (left <= 0 or not select.select([self._descriptor], [], [], left)[0]):
                 raise TimeoutError
             try:

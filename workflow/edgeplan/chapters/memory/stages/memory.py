@@ -36,7 +36,8 @@ from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
 #: Since 4 sessions are native, stock engines have a protocol of their own (`by`), and there is one setting more.
-PROTOCOL, _NEW_SETTING = Protocol("memory/4", ("memory/3",)), "onnxruntime-mapped-frugal"
+PROTOCOL = Protocol("memory/4", ("memory/3",))
+_NEW_SETTING = "onnxruntime-mapped-frugal"
 _WHEN = "measured_at"
 _SINGLE = "single layers"  # in the place of a model: models of one layer
 _MANY = ("layer", "adapted", "turn")  # cases of so many rows that a log does not name them
@@ -55,15 +56,15 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     `environment_path`.
     """
     kept, wanted = table_store(rows, *COLUMNS, _WHEN), _wanted(params)
-    measured_now = False
-    if not stored_rows_only():
-        measured_now = _measure(wanted, params, kept, device=device, rows=rows, work=work)
+    measured_now = not stored_rows_only() and _measure(wanted, params, kept, device=device, rows=rows, work=work)
     frames: list[pd.DataFrame] = []
     for name in dict.fromkeys(part.model for part in wanted):
-        tables = {one.part.name: table for one in wanted if one.model == name and (table := one.kept(kept)) is not None}
+        tables = {one.key: table for one in wanted if one.model == name and (table := one.kept(kept)) is not None}
         if not tables:
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
+        if earlier := [key for key in tables if not kept.has(key)]:
+            log.warning("%s: %d parts are of an earlier protocol", name, len(earlier))
         found = pd.concat(tables.values(), ignore_index=True)
         frames.append(found[found["case"] != NOTHING])
     kept.merge()
@@ -73,9 +74,8 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     write_parquet(table[[*COLUMNS, _WHEN]], runs)
     if environment_path.is_file() and not measured_now:
         return  # of the machine that measured, which need not be this one
-    latest = float(table[_WHEN].max())
-    about = environment() | {"load_1min": None, "measured_at": time.strftime("%Y-%m-%d", time.gmtime(latest))}
-    write_json(environment_path, about | others_share(rows))
+    day = time.strftime("%Y-%m-%d", time.gmtime(float(table[_WHEN].max())))
+    write_json(environment_path, environment() | {"load_1min": None, "measured_at": day} | others_share(rows))
 
 
 @dataclass(frozen=True, slots=True)
