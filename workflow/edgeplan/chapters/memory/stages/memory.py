@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -36,8 +35,7 @@ from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
 #: Since 4 sessions are native, stock engines have a protocol of their own (`by`), and there is one setting more.
-PROTOCOL = Protocol("memory/4", ("memory/3",))
-_NEW_SETTING = "onnxruntime-mapped-frugal"
+PROTOCOL = Protocol("memory/4")
 _WHEN = "measured_at"
 _SINGLE = "single layers"  # in the place of a model: models of one layer
 _MANY = ("layer", "adapted", "turn")  # cases of so many rows that a log does not name them
@@ -59,13 +57,11 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     measured_now = not stored_rows_only() and _measure(wanted, params, kept, device=device, rows=rows, work=work)
     frames: list[pd.DataFrame] = []
     for name in dict.fromkeys(part.model for part in wanted):
-        tables = {one.key: table for one in wanted if one.model == name and (table := one.kept(kept)) is not None}
+        tables = [table for one in wanted if one.model == name and (table := kept.get(one.key)) is not None]
         if not tables:
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
-        if earlier := [key for key in tables if not kept.has(key)]:
-            log.warning("%s: %d parts are of an earlier protocol", name, len(earlier))
-        found = pd.concat(tables.values(), ignore_index=True)
+        found = pd.concat(tables, ignore_index=True)
         frames.append(found[found["case"] != NOTHING])
     kept.merge()
     if not frames:
@@ -78,22 +74,12 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     write_json(environment_path, environment() | {"load_1min": None, "measured_at": day} | others_share(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A part of the rows that the settings ask for: of which model, and its keys: by today's protocol, then by earlier ones."""
+class _Wanted(NamedTuple):
+    """A part of the rows that the settings ask for: of which model, and its key."""
 
     model: str
     part: RowsPart
-    keys: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return self.keys[0]
-
-    def kept(self, kept: TableStore) -> pd.DataFrame | None:
-        """Its rows, of an earlier protocol where nothing may be measured."""
-        keys = self.keys if stored_rows_only() else self.keys[:1]
-        return next((table for key in keys if (table := kept.get(key)) is not None), None)
+    key: str
 
 
 def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
@@ -105,15 +91,10 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
         found.append((_SINGLE, RowsPart("single layers", single_layers, seconds, 0, depends, bars=False)))
     found.sort(key=lambda pair: not pair[1].bars)
 
-    def key(by: str, name: str, part: RowsPart) -> str:
-        depends = dict(part.depends)
-        if by != PROTOCOL.name:
-            depends.pop("by", None)
-            if "frugal_settings" in depends:
-                depends["frugal_settings"] = [one for one in depends["frugal_settings"] if one != _NEW_SETTING]
-        return key_of([by, params.seed, settings.threads, settings.runs, name, part.name, depends], 16)
+    def key(name: str, part: RowsPart) -> str:
+        return key_of([PROTOCOL.name, params.seed, settings.threads, settings.runs, name, part.name, dict(part.depends)], 16)
 
-    return tuple(_Wanted(name, part, tuple(key(by, name, part) for by in PROTOCOL.readable)) for name, part in found)
+    return tuple(_Wanted(name, part, key(name, part)) for name, part in found)
 
 
 def _measure(
