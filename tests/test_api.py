@@ -54,7 +54,7 @@ def test_all_that_is_promised_is_there() -> None:
 
 #: Options of how to print, of the environment of a command, and a former name.
 _COMMANDS_ALONE = {"as_json", "workspace", "listed", "help"}
-_PREPARATION = {"shape", "set", "batch"}
+_PREPARATION = {"shape", "values", "batch"}
 #: What options are given that take not just any word or number.
 _GIVEN = {"shape": "x=1,2", "values": "s=1", "costs": "predicted", "on_noise": "refuse", "mode": "isolated", "weights": "bf16"}
 
@@ -92,11 +92,11 @@ def test_functions_take_what_commands_take_and_commands_hand_it_over(
         command = command.get_command(None, word)
     offers = {option.name: option for option in command.params if option.name not in _COMMANDS_ALONE | alone}
     signature = inspect.signature(function)
-    takes = {name: one for name, one in signature.parameters.items() if name != "preparation"}
-    assert ("preparation" in signature.parameters) == (set(takes) >= _PREPARATION)
-    assert {"values" if name == "set" else name for name in takes} == set(offers)
+    takes = dict(signature.parameters)
+    opens = takes.pop("given", None) is not None
+    assert {*takes, *(_PREPARATION if opens else ())} == set(offers)
     for name, parameter in takes.items():
-        told = offers["values" if name == "set" else name].default
+        told = offers[name].default
         if parameter.default is not parameter.empty:
             assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")
 
@@ -108,11 +108,9 @@ def test_functions_take_what_commands_take_and_commands_hand_it_over(
     with pytest.raises(_CalledError) as called:
         typer.testing.CliRunner().invoke(app, [*words.split(), *asked], catch_exceptions=False)
     (taken,) = called.value.args
-    if "preparation" in signature.parameters:
-        assert taken.pop("preparation") == edgeplan.Preparation.parsed(["x=1,2"], ["s=1"], 4)
-    else:
-        assert not _PREPARATION & set(takes)
-    of_their_own = {name: one for name, one in takes.items() if name not in _PREPARATION and given.get(name) != ""}
+    prepared = {"preparation": edgeplan.Preparation.parsed(["x=1,2"], ["s=1"], 4)}
+    assert taken.pop("given", None) == (prepared if opens else None)
+    of_their_own = {name: one for name, one in takes.items() if given.get(name) != ""}
     assert [name for name, one in of_their_own.items() if taken[name] in (one.default, one.empty)] == []
 
 
@@ -153,6 +151,12 @@ def test_what_a_file_leaves_open_is_given_once(tmp_path: Path) -> None:
     for more in ({"shape": {"x": (1, 3, 16, 16)}}, {"set": {"scale": 1}}, {"batch": 1}):
         with pytest.raises(ParamsError, match="given twice"):
             edgeplan.predict(model, preparation=edgeplan.Preparation(batch=1), **more)
+
+
+@pytest.mark.parametrize("function", [edgeplan.predict, edgeplan.measure, edgeplan.compare, edgeplan.plan_front])
+def test_a_keyword_that_there_is_not_is_told_first(function: Any) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shapes'"):
+        function("none.onnx", device="nosuch", shapes={})
 
 
 @pytest.mark.parametrize("shape", [{"x": "a"}, {"x": None}, {"x": 3}])

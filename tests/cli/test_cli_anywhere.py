@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 import edgeplan
 from depth import by_day
+from edgeplan.chapters.prediction import api
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
@@ -50,16 +51,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(
-    folder: Path, *arguments: str, user: bool = False, output: int = subprocess.PIPE, **changes: str | None
+    folder: Path, *arguments: str, before: Sequence[str] = (), output: int = subprocess.PIPE, **changes: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command; `user`: as one who may not write where the mode forbids it, also where the tests are run by root."""
-    inherited = {name: value for name, value in os.environ.items() if name != "EDGEPLAN_WORKSPACE"}
-    environment: Mapping[str, str | None] = {**inherited, "PYTHONPATH": str(ROOT / "workflow"), **changes}
-    drop = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"] if user and os.geteuid() == 0 else []
     return subprocess.run(
-        [*drop, sys.executable, "-m", "edgeplan", *arguments],
+        [*before, sys.executable, *arguments],
         cwd=folder,
-        env={name: value for name, value in environment.items() if value is not None},
+        env={**os.environ, "EDGEPLAN_WORKSPACE": "", "PYTHONPATH": str(ROOT / "workflow"), **changes},
         stdout=output,
         stderr=subprocess.PIPE,
         text=True,
@@ -67,9 +64,11 @@ def run(
     )
 
 
-def test_shipped_predictors_answer_anywhere_and_say_whose_machine_they_are_of(folder: Path) -> None:
-    done = run(folder, "predict", MODEL, HOME="/nonexistent", XDG_STATE_HOME="/proc/none")  # nothing can be kept there
+def test_shipped_predictors_answer_anywhere_in_any_encoding_and_say_whose_machine_they_are_of(folder: Path) -> None:
+    nowhere = {"HOME": "/nonexistent", "XDG_STATE_HOME": "/proc/none"}  # nothing can be kept there
+    done = run(folder, "-m", "edgeplan", "predict", MODEL, **nowhere, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
+    assert "\\x1b[31mconv\\x1b[2J\\u5c42" in done.stdout
     lines = done.stdout.splitlines()
     if json.loads((SHIPPED / "cpu-onnxruntime/environment.json").read_text())["fingerprint"] != fingerprint():
         first, offer, *lines = lines
@@ -101,15 +100,13 @@ def test_a_workspace_that_is_none_is_told(folder: Path, edgeplan: Edgeplan, monk
         assert "folder" in done.err.splitlines()[0]
 
 
-@pytest.mark.parametrize("encoding", by_day(["ascii", "utf-8"]))
-def test_names_reach_no_terminal_unescaped(folder: Path, encoding: str) -> None:
-    done = run(folder, "predict", MODEL, PYTHONIOENCODING=encoding)
-    assert done.returncode == 0, done.stderr
-    assert "\\x1b[31mconv\\x1b[2J" in done.stdout
-    assert not set(done.stdout + done.stderr) & {"\x1b", "\u202e"}
-    told = run(folder, "predict", "\x1b[2J.onnx", PYTHONIOENCODING=encoding).stderr
-    assert "2J" in told
-    assert "\x1b" not in told
+def test_names_reach_no_terminal_unescaped(folder: Path, edgeplan: Edgeplan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_REFERENCES_S", 0.0)
+    for model, code in ((MODEL, 0), ("\x1b[2J.onnx", 2)):
+        done = edgeplan("predict", model, folder=folder)
+        assert done.code == code, done.err
+        assert "\\x1b[2J" in done.out + done.err
+        assert not set(done.out + done.err) & {"\x1b", "\u202e"}
 
 
 def test_escapes_are_of_all_that_steers_a_terminal() -> None:
@@ -120,7 +117,7 @@ def test_escapes_are_of_all_that_steers_a_terminal() -> None:
 @pytest.mark.parametrize("arguments", by_day([("export",), ("predict", MODEL), ("--help",)]))
 def test_an_output_that_is_full_or_closed(folder: Path, arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = run(folder, *arguments, output=full.fileno())
+        done = run(folder, "-m", "edgeplan", *arguments, output=full.fileno())
     assert done.returncode == 1
     *warnings, error = done.stderr.splitlines()
     assert error == "error: cannot write to the standard output: No space left on device"
@@ -128,7 +125,7 @@ def test_an_output_that_is_full_or_closed(folder: Path, arguments: tuple[str, ..
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = run(folder, *arguments, output=writer)
+        done = run(folder, "-m", "edgeplan", *arguments, output=writer)
     finally:
         os.close(writer)
     # rich, which writes the help, ends the process itself
@@ -136,26 +133,32 @@ def test_an_output_that_is_full_or_closed(folder: Path, arguments: tuple[str, ..
     assert all(line.startswith("warning: ") for line in done.stderr.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("option", "target", "what", "following"),
-    [
-        ("-o", "file/plan", "is a file, not a folder", "name a folder"),
-        ("--rows", "file", "is a file, not a folder", "--rows"),
-        ("-o", "readonly/plan", "Permission denied", "choose another folder with -o, or ask for write permission"),
-        ("XDG_STATE_HOME", "readonly", "Permission denied", "XDG_STATE_HOME"),
-    ],
+#: Of the folders of a plan, of rows and of state: what it is named, why it is refused, and what to do.
+_REFUSED = (
+    ("file/plan", "rows", "state", "is a file, not a folder", "name a folder"),
+    ("plan", "file", "state", "is a file, not a folder", "--rows"),
+    ("readonly/plan", "rows", "state", "Permission denied", "choose another folder with -o, or ask for write permission"),
+    ("plan", "rows", "readonly", "Permission denied", "XDG_STATE_HOME"),
 )
-def test_folders_are_tried_before_measuring(folder: Path, option: str, target: str, what: str, following: str) -> None:
+_PLANNING = """
+import json, os, sys
+from pathlib import Path
+from typer.testing import CliRunner
+from edgeplan.cli import app
+for output, rows, state, *_ in json.loads(sys.argv[1]):
+    os.environ["XDG_STATE_HOME"] = str(Path(state).absolute())
+    error = CliRunner().invoke(app, ["plan", "cold-start", "m.onnx", "-o", output, "--rows", rows]).exception
+    print(error.exit_code, error.what, error.next_step, sep="; ")
+"""
+
+
+def test_folders_are_tried_before_measuring(folder: Path) -> None:
     (folder / "file").touch()
     (folder / "readonly").mkdir(mode=0o555)
-    given = {"-o": "plan", "--rows": "rows", "XDG_STATE_HOME": "state"} | {option: target}
-    state, options = str(folder / given.pop("XDG_STATE_HOME")), (text for pair in given.items() for text in pair)
-    refused = run(folder, "plan", "cold-start", MODEL, *options, user=True, XDG_STATE_HOME=state)
-    assert refused.returncode == 6, refused.stderr
-    first, _, last = refused.stderr.splitlines()
-    assert first.startswith("error: cannot write: ")
-    assert what in first
-    assert following in last
+    drop = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]  # root may write whatever the mode
+    refused = run(folder, "-c", _PLANNING, json.dumps(_REFUSED), before=drop if os.geteuid() == 0 else ())
+    for line, (*_, what, following) in zip(refused.stdout.splitlines(), _REFUSED, strict=True):
+        assert re.fullmatch(rf"6; cannot write: .*{what}; .*{following}.*", line)
     assert sorted(path.name for path in folder.iterdir()) == ["file", MODEL, "readonly"]  # nothing was begun
 
 
@@ -166,7 +169,7 @@ def model(tmp_path: Path) -> Path:
     return save_onnx(b.build(b.fc(b.flatten(b.gap(x)), 10)), tmp_path / "net.onnx")
 
 
-@pytest.fixture(params=["nowhere", "workspace", "trained for another"])
+@pytest.fixture(params=by_day(["trained for another", "nowhere", "workspace"]))
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in: no workspace at all, one without results, or one with predictors of another device."""
     folder = tmp_path / "place"
@@ -203,6 +206,7 @@ def test_a_prediction_names_the_processor_that_it_is_for(
 ) -> None:
     """A GPU's is for the GPU, named in the version of its engine if it is at all, and for no processor of its host."""
     monkeypatch.setattr(source, "SHIPPED", tmp_path)
+    monkeypatch.setattr(api, "_REFERENCES_S", 0.0)
     shutil.copytree(SHIPPED / device, tmp_path / device)
     file = tmp_path / device / "environment.json"
     machine = json.loads(file.read_text()) | {"cpu": "Host CPU", "fingerprint": "another"}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from edgeplan.errors import ModelError, StoreError
 from edgeplan.graph.onnx.compare import largest_difference
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.graph.onnx.prepare import OpenParts, Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.support.files import FilePath
 from edgeplan.workloads.registry import named_models
@@ -66,32 +66,25 @@ def prepare(
     model: FilePath,
     output: FilePath,
     *,
-    preparation: Preparation | None = None,
-    shape: Shapes | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
-    batch: int | None = None,
     check: bool = False,
+    **given: Unpack[OpenParts],
 ) -> Prepared:
     """Write a model of static shape that computes the same.
 
     Args:
         model: ONNX file as it was exported.
         output: ONNX file to write; nothing is written where the model is static as it is.
-        preparation: as for `predict`.
-        shape: likewise.
-        set: likewise.
-        batch: likewise.
         check: compare outputs with the original's on ONNX Runtime.
+        given: what the file leaves open (`OpenParts`).
 
     Raises:
         ModelError: the file cannot be read, or what it leaves open is not given.
         CheckError: outputs differ by more than rounding.
         StoreError: the file cannot be written; one that was there before is kept.
     """
-    source, target = Path(model), Path(output)
+    source, target, wanted = Path(model), Path(output), Preparation.given(**given)
     if target.exists() and target.resolve() == source.resolve():
         raise ModelError("a model is not written over itself", where=str(target), next_step="name another file with -o")
-    wanted = Preparation.given(preparation, shape, set, batch)
     made = prepare_file(source, wanted, target)
     difference = largest_difference(source, made, wanted) if check and made != source else None
     graph = load_onnx(made)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from edgeplan.chapters.partition.api import plan_partition
 from edgeplan.comparing.ways import REFERENCE, Ran, Session, Source, Turns, plan_session, serve
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, InfeasibleError, require_known
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.graph.onnx.prepare import OpenParts, Preparation, prepare_file
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.settings import cores_of, planning_device
 from edgeplan.runtime.folder import LATER_NAME, PlanFolder, replacing, require_replaceable
@@ -98,10 +98,7 @@ def plan_front(
     *,
     device: FilePath = "cpu-onednn",
     pair: FilePath = "",
-    preparation: Preparation | None = None,
-    shape: Shapes | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
-    batch: int | None = None,
+    **given: Unpack[OpenParts],
 ) -> Front:
     """Plan a model in all ways, and run each plan, and ONNX Runtime, as a user would.
 
@@ -109,19 +106,17 @@ def plan_front(
         model: ONNX file.
         device: name of a device file of the engine onednn, or a path to one.
         pair: name of a pair file, or a path to one; "" plans for the host's processors alone.
-        preparation: as for `predict`.
-        shape: likewise.
-        set: likewise.
-        batch: likewise.
+        given: what the file leaves open (`OpenParts`).
 
     Raises:
         ModelError: the model cannot be read, or holds operators that the runtime lacks.
         BusyError: another process is measuring on this machine.
         EdgeplanError: see `plan_cold_start` and `chapters.memory.plan.planning`.
     """
+    wanted = Preparation.given(**given)
     with ScratchFolder("front") as scratch:
-        wanted, target = Preparation.given(preparation, shape, set, batch), Path(scratch, "prepared.onnx")
-        return _ran_in(scratch, Path(model).name, prepare_file(Path(model), wanted, target), device, pair)[0]
+        source = prepare_file(Path(model), wanted, Path(scratch, "prepared.onnx"))
+        return _ran_in(scratch, Path(model).name, source, device, pair)[0]
 
 
 def _ran_in(scratch: str, model: str, source: Path, device: FilePath, pair: FilePath) -> tuple[Front, tuple[Path, ...]]:

@@ -11,7 +11,8 @@ import typer
 from edgeplan.chapters.cold_start import api
 from edgeplan.chapters.cold_start.api import ColdStartPlan, Costs, OnNoise
 from edgeplan.chapters.cold_start.gpu.planned import gpu_device, plan_gpu_start, refuse_for_gpu
-from edgeplan.cli.models import BatchOption, ModelArgument, PlanOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, ModelArgument, PlanOption, SetOption, ShapeOption
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES, Profile
@@ -82,7 +83,7 @@ def plan_cold_start(
             "--cache-limit": cache_limit is not None, "--on-noise": on_noise != "keep",
             "--budget-seconds": budget_seconds is not None, "--rows": rows is not None, "--results": results is not None,
         })  # fmt: skip
-        for line in gpu_lines(plan_gpu_start(model, output, gpu, planner, preparation(shape, values, batch)).plan):
+        for line in gpu_lines(plan_gpu_start(model, output, gpu, planner, Preparation.parsed(shape, values, batch)).plan):
             say(line)
         return
     made = api.plan_cold_start(
@@ -98,7 +99,7 @@ def plan_cold_start(
         budget_seconds=budget_seconds,
         rows=rows,
         results=results,
-        preparation=preparation(shape, values, batch),
+        preparation=Preparation.parsed(shape, values, batch),
     )
     for line in [
         *made.about,

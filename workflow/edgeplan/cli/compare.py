@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from edgeplan.cli.models import BatchOption, ModelArgument, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, ModelArgument, SetOption, ShapeOption
 from edgeplan.comparing import api
 from edgeplan.comparing.result import Comparison, share_of, write_chart
 from edgeplan.errors import ParamsError
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.terminal import escaped, figures_table, milliseconds, say, show
 from edgeplan.workspace import WorkspaceOption
@@ -46,7 +47,7 @@ def compare(
     found = api.compare(
         model, device=device, budget_seconds=budget_seconds, engine=tuple(filter(None, engine.split(","))), against=against,
         pair=pair, at_once=at_once,
-        preparation=preparation(shape, values, batch),
+        preparation=Preparation.parsed(shape, values, batch),
     )  # fmt: skip
     if chart is not None:
         write_chart(found, chart)

@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from edgeplan import front
-from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, SetOption, ShapeOption
 from edgeplan.errors import ParamsError
 from edgeplan.front import Front, Goal
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.runtime.gpu_program import GpuPrediction
 from edgeplan.terminal import escaped, figures_table, milliseconds, say, show
 from edgeplan.workspace import WorkspaceOption
@@ -42,7 +43,7 @@ def plan_front(
     if budget:
         next_step = f"plan one: edgeplan plan memory {model} --budget {budget} -o {output or 'plan'}"
         raise ParamsError("a plan of memory alone holds a budget", where="--budget", next_step=next_step)
-    prepared = preparation(shape, values, batch)
+    prepared = Preparation.parsed(shape, values, batch)
     given = [str(model), *(word for text in shape or () for word in ("--shape", text))]
     given += [*(word for text in values or () for word in ("--set", text)), *(("--batch", str(batch)) if batch else ())]
     on = () if device == _DEVICE else ("--device", device)

@@ -12,8 +12,9 @@ from edgeplan.chapters.memory import api
 from edgeplan.chapters.memory.api import Inferences
 from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.chapters.memory.proof import Proof
-from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, PlanOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, PlanOption, SetOption, ShapeOption
 from edgeplan.errors import ParamsError
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.streaming.schedules import F32, HALVES_TOLERANCE, Stored
@@ -70,7 +71,7 @@ def plan_memory(
         curve=curve,
         memory_map=memory_map,
         weights=weights,
-        preparation=preparation(shape, values, batch),
+        preparation=Preparation.parsed(shape, values, batch),
     )
     for line in memory_lines(made):
         say(line)

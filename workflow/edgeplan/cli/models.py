@@ -24,11 +24,6 @@ SetOption = Annotated[
 BatchOption = Annotated[int | None, typer.Option(min=1, help="Size of the open batch axis. Default: 1.")]
 
 
-def preparation(shapes: list[str] | None, values: list[str] | None, batch: int | None) -> Preparation:
-    """Make a preparation from the options of a command."""
-    return Preparation.parsed(shapes or (), values or (), batch)
-
-
 def prepare(
     model: Annotated[Path, typer.Argument(help="ONNX file as it was exported.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
@@ -38,7 +33,7 @@ def prepare(
     check: Annotated[bool, typer.Option(help="Compare outputs with the original's on ONNX Runtime.")] = False,
 ) -> None:
     """Write a model of static shape that computes the same: steering inputs, half precision, shape arithmetic."""
-    made = api.prepare(model, output, preparation=preparation(shape, values, batch), check=check)
+    made = api.prepare(model, output, preparation=Preparation.parsed(shape, values, batch), check=check)
     if made.path == model:
         say(f"{escaped(str(model))} is static as it is: nothing was written")
     else:

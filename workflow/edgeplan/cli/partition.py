@@ -10,9 +10,10 @@ import msgspec
 import typer
 
 from edgeplan.chapters.partition import api
-from edgeplan.cli.models import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, SetOption, ShapeOption
 from edgeplan.cli.run_pair import check_lines
 from edgeplan.errors import ParamsError
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.planning.partition.document import read_costs
 from edgeplan.planning.partition.planner import PartitionPlan, compared, partition_document, plan, write_partition_plan
 from edgeplan.terminal import escaped, say
@@ -67,7 +68,7 @@ def plan_partition(
         if model is None or not pair or output is None:
             lacking = "MODEL.onnx" if model is None else "--pair" if not pair else "--output"
             raise ParamsError(f"{lacking} is missing", where="edgeplan plan partition", next_step=_USAGE)
-        given = preparation(shape, values, batch)
+        given = Preparation.parsed(shape, values, batch)
         planned = api.plan_partition(
             model, output, pair,
             costs="predicted" if str(costs) == "predicted" else "measured",

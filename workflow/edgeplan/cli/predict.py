@@ -14,7 +14,8 @@ from rich.table import Table
 
 from edgeplan.chapters.prediction import api
 from edgeplan.chapters.prediction.api import Measured, Prediction
-from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, SetOption, ShapeOption, preparation
+from edgeplan.cli.models import BatchOption, DeviceOption, ModelArgument, SetOption, ShapeOption
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
@@ -38,7 +39,7 @@ def predict(
     ] = 0.0,
 ) -> None:
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
-    found = api.predict(model, device, results=results, measure=measure, preparation=preparation(shape, values, batch))
+    found = api.predict(model, device, results=results, measure=measure, preparation=Preparation.parsed(shape, values, batch))
     for line in warnings(found):
         say(line, err=True)
     if as_json:
@@ -116,7 +117,7 @@ def measure(
 ) -> None:
     """Measure a model on this machine, and print what was predicted for it beside what it took."""
     found = api.measure(
-        model, device, seconds=seconds, results=results, rows=rows, preparation=preparation(shape, values, batch)
+        model, device, seconds=seconds, results=results, rows=rows, preparation=Preparation.parsed(shape, values, batch)
     )
     if as_json:
         say(json.dumps(measured_document(found), indent=2))

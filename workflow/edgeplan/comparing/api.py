@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Unpack
 
 from edgeplan.comparing import ways
 from edgeplan.comparing.result import Comparison, Held, LeftOut, Row, Verdict, read
@@ -19,7 +19,7 @@ from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import EdgeplanError, ParamsError, require_known
 from edgeplan.graph.model_file import model_sha256
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.graph.onnx.prepare import OpenParts, Preparation, prepare_file
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import DISTURBED, Others
 from edgeplan.measurement.references import References
@@ -296,10 +296,7 @@ def compare(
     against: FilePath = "",
     pair: FilePath = "",
     at_once: int = 16,
-    preparation: Preparation | None = None,
-    shape: Shapes | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
-    batch: int | None = None,
+    **given: Unpack[OpenParts],
 ) -> Comparison:
     """Serve a model in all ways that there are on this machine, in turns, and tell what each takes.
 
@@ -313,10 +310,7 @@ def compare(
         pair: name of a pair file, or a path to one: its second processor serves alone, beside the first, and in a split.
         at_once: requests that come at once, for one of the goals.
         against: ONNX file of another model, or a comparison that was kept as .json.
-        preparation: as for `predict`; of the other model, too.
-        shape: likewise.
-        set: likewise.
-        batch: likewise.
+        given: what the file leaves open (`OpenParts`), and that of the other model, too.
 
     Raises:
         ModelError: a model cannot be read, or what it leaves open is not given.
@@ -324,7 +318,7 @@ def compare(
         FormatError: what was kept is no comparison.
         BusyError: another process is measuring on this machine.
     """
-    began, budget, wanted = time.monotonic(), TimeBudget.of(budget_seconds), Preparation.given(preparation, shape, set, batch)
+    began, budget, wanted = time.monotonic(), TimeBudget.of(budget_seconds), Preparation.given(**given)
     if not budget_seconds >= 1:
         raise ParamsError(f"nothing runs in {budget_seconds:g} s", where="--budget-seconds", next_step="give 10 or more")
     require_known("engine", engine, [*ways.engines(), *SETTINGS], "--engine")

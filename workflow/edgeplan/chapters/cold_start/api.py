@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from edgeplan.chapters.cold_start.planners.registry import EVICTED, PLANNERS, Options, plan_start, with_warm_kernels
 from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_files
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.graph.onnx.prepare import OpenParts, Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
@@ -142,10 +142,7 @@ def plan_cold_start(
     budget_seconds: float | None = None,
     rows: FilePath | None = None,
     results: FilePath | None = None,
-    preparation: Preparation | None = None,
-    shape: Shapes | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
-    batch: int | None = None,
+    **given: Unpack[OpenParts],
 ) -> ColdStartPlan:
     """Plan the fastest first inference of a model, and write what executes it.
 
@@ -163,16 +160,14 @@ def plan_cold_start(
             Without, 20, or unbounded where noise is refused.
         rows: folder of measured rows; without, one of the user's, outside of any workspace; those of the workspace are read.
         results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
-        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
-        shape: likewise.
-        set: likewise.
-        batch: likewise.
+        given: what the file leaves open (`OpenParts`). What had to be prepared is written beside the plan, as `<output>.onnx`.
 
     Raises:
         ParamsError: an argument is none that there is.
         FormatError: with predicted costs, there are no predictors of that device.
         EdgeplanError: see `read_model`, `profile_model` and `write_linked`.
     """
+    wanted = Preparation.given(**given)
     settings = FAST if on_noise == "keep" and budget_seconds != 0 else ProfileSettings()
     changes: dict[str, Any] = {"on_noise": on_noise}
     if budget_seconds is not None:
@@ -194,7 +189,7 @@ def plan_cold_start(
     require_writable(out, instead="choose another folder with -o")
     require_writable(state_folder())
     require_writable(measured, instead="choose another folder with --rows")
-    source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+    source = prepare_file(Path(model), wanted, out.with_name(f"{out.name}.onnx"))
     graph, _ = read_model(source)
     dnnl = Dnnl()
     profiles, about = _Costs(found, homes, measured, shared, predictors, settings).of(source, graph, dnnl)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from edgeplan.chapters.memory.budget import MIB, Budget, require_free
 from edgeplan.chapters.memory.plan import MemoryPlanned, TooSmallError, planning
 from edgeplan.errors import ParamsError, require_known
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.graph.onnx.prepare import OpenParts, Preparation, prepare_file
 from edgeplan.measurement.process.stock import peak_bytes
 from edgeplan.planning.memory.document import Held, MemoryPlan, MemoryUse
 from edgeplan.planning.memory.quick import Mode
@@ -38,10 +38,7 @@ def plan_memory(
     curve: FilePath | None = None,
     memory_map: FilePath | None = None,
     weights: Stored = F32,
-    preparation: Preparation | None = None,
-    shape: Shapes | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
-    batch: int | None = None,
+    **given: Unpack[OpenParts],
 ) -> MemoryPlanned:
     """Plan how a model runs within a budget of memory, and write what executes it.
 
@@ -58,17 +55,14 @@ def plan_memory(
         memory_map: file to draw what the arena holds in each step to, as SVG.
         weights: how the file holds them: whole as "f32", or as "bf16" or "f16" in half the bytes, which takes half the time to
             read and rounds them (float16 that a model holds stays as it is); what that costs is `MemoryPlanned.error`.
-        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
-        shape: likewise.
-        set: likewise.
-        batch: likewise.
+        given: what the file leaves open (`OpenParts`). What had to be prepared is written beside the plan, as `<output>.onnx`.
 
     Raises:
         ParamsError: an argument is none that there is.
         InfeasibleError: it does not fit; the message says what is the least.
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
-    slowdown = _slowdown(max_slowdown)
+    slowdown, opened = _slowdown(max_slowdown), Preparation.given(**given)
     if total and not budget:
         what = "only a budget that is given can be for the whole process"
         raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
@@ -82,7 +76,7 @@ def plan_memory(
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
     require_replaceable(out)
-    source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+    source = prepare_file(Path(model), opened, out.with_name(f"{out.name}.onnx"))
     with planning(source, threads or max(1, len(processors) - 1), processors, out, weights=weights) as planner:
         if wanted is None:
             size = planner.least_for(slowdown, Mode(mode))

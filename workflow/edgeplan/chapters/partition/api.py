@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 from edgeplan.chapters.partition.checked.planning import checked_plan
 from edgeplan.chapters.partition.learning.predictors import load_pair_predictors
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.planned import PlannedModel, plan_model, require_own, write_folder
 from edgeplan.devices.pairs import load_pair
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.graph.onnx.prepare import OpenParts, Preparation, prepare_file
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.support.files import FilePath
 from edgeplan.workspace import workspace
@@ -25,10 +24,7 @@ def plan_partition(
     *,
     costs: Literal["measured", "predicted"] = "measured",
     results: FilePath | None = None,
-    preparation: Preparation | None = None,
-    shape: Shapes | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
-    batch: int | None = None,
+    **given: Unpack[OpenParts],
 ) -> PlannedModel:
     """Plan which of two processors runs each operator of a model, whole or split, and write what executes it.
 
@@ -41,10 +37,7 @@ def plan_partition(
         costs: "measured": the model's own steps are measured on the pair, and the plan is run beside each processor alone and
             oneDNN on all cores; the fastest of them is the plan (`PlannedModel.check`). "predicted": by the pair's predictors.
         results: with predicted costs, folder of the results with the pair's predictors; without, that of the workspace.
-        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
-        shape: likewise.
-        set: likewise.
-        batch: likewise.
+        given: what the file leaves open (`OpenParts`). What had to be prepared is written beside the plan, as `<output>.onnx`.
 
     Raises:
         ModelError: the file cannot be read or holds what is not known.
@@ -53,15 +46,15 @@ def plan_partition(
         BusyError: another process is measuring on this machine.
         StoreError: the folder cannot be written.
     """
+    wanted, out = Preparation.given(**given), Path(output)
     found = load_pair(pair)
-    out = Path(output)
     require_writable(out, instead="choose another folder with -o")
     if costs == "measured":
-        source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+        source = prepare_file(Path(model), wanted, out.with_name(f"{out.name}.onnx"))
         with machine_lock():
             return checked_plan(found, source, out)
     predictors = load_pair_predictors(Path(results or workspace().results) / found.name / "partition" / "predictors", found)
-    source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+    source = prepare_file(Path(model), wanted, out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)
         planned = plan_model(source, predictors, both.names, both.synchronisation)

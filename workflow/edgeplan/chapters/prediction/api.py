@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,7 +18,7 @@ from edgeplan.errors import DeviceError, FormatError, PredictionError, StoreErro
 from edgeplan.graph.model_file import read_message
 from edgeplan.graph.nodes import ExecutedModel, NodeConfig
 from edgeplan.graph.onnx.contents import contents_of
-from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.graph.onnx.prepare import OpenParts, Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.bench import Bench
@@ -165,10 +165,7 @@ def predict(
     *,
     results: FilePath | None = None,
     measure: float = 0.0,
-    preparation: Preparation | None = None,
-    shape: Shapes | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
-    batch: int | None = None,
+    **given: Unpack[OpenParts],
 ) -> Prediction:
     """Predict the latency of a model on a device that was measured.
 
@@ -177,19 +174,15 @@ def predict(
         device: name of the device, or path of its file.
         results: folder of the results, with the device's predictors; without, the workspace's, then the shipped ones.
         measure: seconds to measure what weighs most in the interval, on the device; it is kept for later predictions.
-        preparation: what the file leaves open; or, in its place, the three that follow.
-        shape: sizes of inputs with open axes, by name.
-        set: values of inputs that steer the graph, by name: numbers, truth values, or sequences of them.
-        batch: size of the open axis of examples.
+        given: what the file leaves open, by `shape`, `set` and `batch`, or as one `preparation` (`OpenParts`).
 
     Raises:
         ModelError: the file cannot be read, an axis stays open, or the engine cannot run it.
         FormatError, DeviceError: there are no predictors of that device, or it cannot be measured.
         BusyError: it is to be measured, and another process is measuring.
     """
-    file = load_device(device)
+    wanted, file = Preparation.given(**given), load_device(device)
     source = find_predictors(str(device), None if results is None else Path(results))
-    wanted = Preparation.given(preparation, shape, set, batch)
     source = brought_here(file, source)
     executed = Teller(file, source.rules).of_file(Path(model), wanted)
     if measure:
@@ -204,10 +197,7 @@ def measure(
     seconds: float = 20.0,
     results: FilePath | None = None,
     rows: FilePath | None = None,
-    preparation: Preparation | None = None,
-    shape: Shapes | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
-    batch: int | None = None,
+    **given: Unpack[OpenParts],
 ) -> Measured:
     """Measure a model on this machine, and predict it where the device has predictors.
 
@@ -219,17 +209,14 @@ def measure(
         seconds: about how long to measure.
         results: folder of the results, with predictors; without, the workspace's, then the shipped ones.
         rows: folder of measured rows: how fast this machine is when it is quiet; without, that of the workspace.
-        preparation: as for `predict`.
-        shape: likewise.
-        set: likewise.
-        batch: likewise.
+        given: what the file leaves open (`OpenParts`).
 
     Raises:
         ModelError: the file cannot be read, or the engine cannot load it.
         DeviceError: unknown device, engine not installed, or cores that may not be used.
         BusyError: another process is measuring.
     """
-    path, wanted = Path(model), Preparation.given(preparation, shape, set, batch)
+    path, wanted = Path(model), Preparation.given(**given)
     quiet_rows = workspace().rows if rows is None else Path(rows)
     file = load_device(device)
     file.require_local("a model with weights of its own is measured")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ from edgeplan.support.lazy import lazily
 onnx_ir, common, optimizer = lazily("onnx_ir"), lazily("onnx_ir.passes.common"), lazily("onnxscript.optimizer")
 
 Shapes = Mapping[str, Sequence[int]]
+_Texts = Iterable[str] | None
 
 log = logging.getLogger(__name__)
 #: Operators that disappear once shapes are known.
@@ -88,30 +89,46 @@ class Preparation:
         return bool(self.shapes or self.values or self.batch)
 
     @staticmethod
-    def parsed(shapes: Iterable[str] = (), values: Iterable[str] = (), batch: int | None = None) -> Preparation:
+    def parsed(shapes: _Texts = None, values: _Texts = None, batch: int | None = None) -> Preparation:
         """By texts of the command line, `input=1,3,224,224` and `sr=16000`; ModelError for others, or an input named twice."""
-        sizes = {name: _sizes(name, text) for name, text in _named(shapes, "--shape", "input=1,3,224,224")}
-        return Preparation(MappingProxyType(sizes), MappingProxyType(dict(_named(values, "--set", "sr=16000"))), batch)
+        sizes = {name: _sizes(name, text) for name, text in _named(shapes or (), "--shape", "input=1,3,224,224")}
+        return Preparation(MappingProxyType(sizes), MappingProxyType(dict(_named(values or (), "--set", "sr=16000"))), batch)
 
     @staticmethod
     def given(
-        whole: Preparation | None, shape: Shapes | None, values: Mapping[str, Any] | None, batch: int | None
+        preparation: Preparation | None = None,
+        shape: Shapes | None = None,
+        set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+        batch: int | None = None,
     ) -> Preparation:
-        """Collect what functions are given: a whole preparation, or its parts by the names of the command line's options.
-
-        ParamsError where it is given both ways, or a shape holds no sizes.
-        """
-        if whole is None:
+        """Collect what functions are given (`OpenParts`); ParamsError where it is given twice, or a shape holds no sizes."""
+        if preparation is None:
             try:
                 sizes = {name: tuple(map(int, given)) for name, given in (shape or {}).items()}
             except (TypeError, ValueError) as error:
                 how = "give sizes by input, as in {'x': (1, 3, 224, 224)}"
                 raise ParamsError(f"{shape!r} holds no sizes", where="shape", next_step=how) from error
-            return Preparation(sizes, {name: _text(value) for name, value in (values or {}).items()}, batch)
-        if shape or values or batch is not None:
+            return Preparation(sizes, {name: _text(value) for name, value in (set or {}).items()}, batch)
+        if shape or set or batch is not None:
             what = "shapes, values and the batch are given twice"
             raise ParamsError(what, where="preparation", next_step="leave out preparation, or shape, set and batch")
-        return whole
+        return preparation
+
+
+class OpenParts(TypedDict, total=False):
+    """What functions are given of a model that its file leaves open: a whole preparation, or in its place the other three.
+
+    Attributes:
+        preparation: one that may serve several calls.
+        shape: sizes of inputs with open axes, by name.
+        set: values of inputs that steer the graph, by name: numbers, truth values, or sequences of them.
+        batch: size of the open axis of examples.
+    """
+
+    preparation: Preparation | None
+    shape: Shapes | None
+    set: Mapping[str, Any] | None
+    batch: int | None
 
 
 def _text(value: Any) -> str:
