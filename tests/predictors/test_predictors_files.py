@@ -74,18 +74,17 @@ def test_a_forest_agrees_with_lightgbm_which_reads_slimmed_text_too(data: Data) 
     np.testing.assert_array_equal(lightgbm.Booster(model_str=slim).predict(data[0]), boosters[0].predict(data[0]))
 
 
-@pytest.mark.parametrize("count", [1, 7, 8, 129, 400])
-def test_compiled_walks_give_the_same_bits_as_the_forest(data: Data, count: int) -> None:
+def test_compiled_walks_give_the_same_bits_as_the_forest(data: Data) -> None:
     forest = forest_of(train(data, 3), train(data, 130, num_leaves=200))
-    rows = data[0][:count].copy()
-    walk = Walk.of(forest, 1, rows.shape[1])
+    walk = Walk.of(forest, 1, data[0].shape[1])
     assert walk is not None
-    rng = np.random.default_rng(1)
-    for column, (begin, end) in enumerate(itertools.pairwise(walk.first)):  # on thresholds, which go left, and right above
-        ties = rng.choice(walk.thresholds[begin:end], len(rows[::2])) if end > begin else np.zeros(len(rows[::2]))
-        rows[::2, column] = np.where(rng.random(len(ties)) < 0.5, ties, np.nextafter(ties, np.inf))
-    rows[-1, :3] = np.nan, np.inf, -np.inf
-    np.testing.assert_array_equal(walk.raw(rows), forest.raw(rows, 1))
+    for count in (1, 7, 8, 129, 400):
+        rows, rng = data[0][:count].copy(), np.random.default_rng(1)
+        for column, (begin, end) in enumerate(itertools.pairwise(walk.first)):  # on thresholds, which go left, and right above
+            ties = rng.choice(walk.thresholds[begin:end], len(rows[::2])) if end > begin else np.zeros(len(rows[::2]))
+            rows[::2, column] = np.where(rng.random(len(ties)) < 0.5, ties, np.nextafter(ties, np.inf))
+        rows[-1, :3] = np.nan, np.inf, -np.inf
+        np.testing.assert_array_equal(walk.raw(rows), forest.raw(rows, 1), str(count))
 
 
 def test_walks_refuse_what_compiled_code_would_not_survive(data: Data) -> None:
@@ -187,28 +186,24 @@ def test_a_predictor_of_little_and_of_nodes_all_alike_is_kept(tmp_path: Path, *,
     assert load_predictor(tmp_path).predict(ONE).latency_us == pytest.approx(predictor.predict(ONE).latency_us)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", None])
 @pytest.mark.parametrize("name", [CARD, ARRAYS])
-def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes | None) -> None:
+def test_damaged_files_are_named(tmp_path: Path, name: str) -> None:
     save_predictor(learnt(), tmp_path)
-    (tmp_path / name).unlink()
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(FormatError, match=name) as raised:
-        load_predictor(tmp_path)
-    assert raised.value.next_step
+    for content in (b"", b"PK\x03\x04 no archive", None):
+        (tmp_path / name).unlink() if content is None else (tmp_path / name).write_bytes(content)
+        with pytest.raises(FormatError, match=name) as raised:
+            load_predictor(tmp_path)
+        assert raised.value.next_step
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"format_version": 1},
-        {"cache_bytes": -1},
         {"terms": ["constant"]},
         {"kinds": []},
         {"arrays": "0" * 64},  # of another training
         {"relation": {"call_us": 1.0, "scale": 0.0}},
-        {"trust": {"quantile": -1.0}},
         {"unknown": 1},
     ],
 )

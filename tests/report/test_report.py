@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -76,8 +77,16 @@ def evidence() -> Evidence:
 
 
 @pytest.fixture(scope="module")
-def drawn(evidence: Evidence) -> dict[str, bytes]:
-    return kit.draw(FIGURES, evidence)
+def shown(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what a chapter hands over."""
+    folder, told = tmp_path_factory.mktemp("shown"), replace(evidence, speed_told="The speed was measured then.")
+    PREDICTION_REPORT.show(told, folder=folder, metrics=folder / "metrics.json", chapter=folder / f"dev/x{SUFFIX}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def drawn(shown: Path) -> dict[str, bytes]:
+    return {name: (shown / f"figures/{name}.svg").read_bytes() for name in FIGURES}
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +157,11 @@ def test_cards_and_lines_tell_value_bar_verdict_and_the_papers_value(evidence: E
     assert lines["kernel measuring time (min)"].verdict == "pass"
 
 
-def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence, drawn: dict[str, bytes]) -> None:
+def test_chapters_come_back_as_they_were_handed_over(
+    tmp_path: Path, evidence: Evidence, shown: Path, drawn: dict[str, bytes]
+) -> None:
+    shutil.copytree(shown, tmp_path, dirs_exist_ok=True)
     path, folders = tmp_path / f"dev/x{SUFFIX}", {"tables": tmp_path / "tables", "figures": tmp_path / "figures"}
-    told = replace(evidence, speed_told="The speed was measured then.")
-    PREDICTION_REPORT.show(told, folder=tmp_path, metrics=tmp_path / "metrics.json", chapter=path)
     assert json.loads((tmp_path / "metrics.json").read_text()) == metrics(evidence)
     chapter = read_chapter(path)
     assert replace(chapter, findings=()) == chapter_of(evidence, figures=drawn)

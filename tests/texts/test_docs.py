@@ -64,7 +64,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_links_and_anchors_resolve(page: Path) -> None:
+def test_links_and_anchors_resolve_and_prose_keeps_to_its_columns(page: Path) -> None:
     broken = []
     for target in _LINK.findall(_without_code(page.read_text())):
         if re.match(r"[a-z]+:", target):
@@ -75,10 +75,6 @@ def test_links_and_anchors_resolve(page: Path) -> None:
         if not inside or (anchor and (found.suffix != ".md" or anchor not in _anchors(found))):
             broken.append(target)
     assert broken == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_prose_keeps_to_its_columns(page: Path) -> None:
     text = re.sub(r"^<!-- begin: .*?^<!-- end -->", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     lines = _FENCED.sub("", text).splitlines()
     assert [line for line in lines if len(line) > _COLUMNS and not line.lstrip().startswith("|")] == []

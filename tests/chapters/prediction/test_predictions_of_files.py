@@ -16,6 +16,7 @@ from quick_bench import DEVICE, measuring_alone  # noqa: F401  a fixture
 from trained_nodes import RULES, SETTINGS, conv, device_file, trained, write_device
 
 import edgeplan
+from depth import by_day
 from edgeplan.chapters.prediction import api
 from edgeplan.chapters.prediction.adapting import adapt_device
 from edgeplan.chapters.prediction.paper import paper_kernel
@@ -98,7 +99,7 @@ def test_the_papers_kernel_of_a_node() -> None:
             assert paper_kernel(key(NodeConfig(config.op, FUSED, told, config.inputs, config.outputs))) == kernel
 
 
-@pytest.mark.parametrize("about", [HERE, {**ELSEWHERE, **NOMINAL}, ELSEWHERE, None])
+@pytest.mark.parametrize("about", by_day([{**ELSEWHERE, **NOMINAL}, None, HERE, ELSEWHERE], least=2))
 def test_what_is_measured_is_kept_and_known_to_the_next_prediction(
     space: Path, file: Path, about: dict[str, Any] | None
 ) -> None:

@@ -166,10 +166,6 @@ REFUSED = {
     "an attribute that it has not": (described("Relu", (read(2),), (read(2),), speed=2), "has no node Relu"),
     "shapes that do not fit": (described("MatMul", (read(2, 3), read(4, 5)), (read(2, 5),)), "does not run a node MatMul"),
     "another output": (described("Relu", (read(2, 3),), (read(2, 4),)), r"it writes \(\(2, 3\),\)"),
-    "a type without a kernel": (
-        described("Conv", (read(1, 1, 4, 4, dtype="float64"), held(1, 1, 1, 1, dtype="int8")), (read(1, 1, 4, 4),)),
-        "does not run a node Conv",
-    ),
     "shapes that contradict each other": (described("Tile", (read(2), read(2, dtype="int64")), (read(2, 2),)), "node Tile"),
     "a type that is none": (described("Relu", (read(2, dtype="float5"),), (read(2, dtype="float5"),)), "node Relu"),
 }
