@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import edgeplan
 from edgeplan import native
-from edgeplan.cli import app
+from edgeplan.cli.commands import app
 from edgeplan.cli.front import print_front
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, FormatError, ParamsError

@@ -144,7 +144,7 @@ _PLANNING = """
 import json, os, sys
 from pathlib import Path
 from typer.testing import CliRunner
-from edgeplan.cli import app
+from edgeplan.cli.commands import app
 for output, rows, state, *_ in json.loads(sys.argv[1]):
     os.environ["XDG_STATE_HOME"] = str(Path(state).absolute())
     error = CliRunner().invoke(app, ["plan", "cold-start", "m.onnx", "-o", output, "--rows", rows]).exception
@@ -163,10 +163,8 @@ def test_folders_are_tried_before_measuring(folder: Path) -> None:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    b = GraphBuilder("net", (1, 3, 32, 32))
-    x = b.relu(b.conv_bn(b.relu(b.conv_bn(b.input, 16, 3)), 32, 3, 2))
-    return save_onnx(b.build(b.fc(b.flatten(b.gap(x)), 10)), tmp_path / "net.onnx")
+def model(folder: Path) -> Path:
+    return folder / MODEL
 
 
 @pytest.fixture(params=by_day(["trained for another", "nowhere", "workspace"]))

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import edgeplan
 from edgeplan import progress
-from edgeplan.cli import app
+from edgeplan.cli.commands import app
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
 from edgeplan.graph.builder import GraphBuilder
@@ -131,13 +131,9 @@ def test_errors_say_what_where_and_what_to_do_and_leave_nothing(
     assert not (workspace / "plan.json").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments", [("predict",), ("predict", "a.onnx", "--nosuch"), ("device", "check", "x", "--seconds", "0")]
-)
-def test_arguments_that_do_not_fit(edgeplan: Edgeplan, workspace: Path, arguments: tuple[str, ...]) -> None:
-    done = edgeplan(*arguments, folder=workspace)
-    assert done.code == 2
-    assert "Traceback" not in done.err
+def test_arguments_that_do_not_fit(edgeplan: Edgeplan) -> None:
+    done = edgeplan("device", "check", "x", "--seconds", "0")
+    assert (done.code, done.out) == (2, "")
     assert "Usage" in done.err
 
 

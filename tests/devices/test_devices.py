@@ -20,7 +20,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from edgeplan import workspace
-from edgeplan.cli import app
+from edgeplan.cli.commands import app
 from edgeplan.devices import create
 from edgeplan.devices.config import DeviceFile, is_here, load_device, machine_of
 from edgeplan.devices.pairs import load_pair

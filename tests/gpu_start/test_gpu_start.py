@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from edgeplan.chapters.cold_start.gpu.planned import GpuPlan, GpuPlanning, planning_on
 from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, KEPT, KERNELS, OPTIMAL, STOCK, WARM
-from edgeplan.cli import app
+from edgeplan.cli.commands import app
 from edgeplan.cuda.driver import Driver
 from edgeplan.devices.config import load_device
 from edgeplan.engines.base import random_inputs

@@ -23,7 +23,8 @@ from edgeplan.chapters.profiles import overrides, profile
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, Params, load_params, parts_of_report, rebuilt
 from edgeplan.chapters.running import stage_arguments
 from edgeplan.chapters.wiring import written
-from edgeplan.cli import app, run
+from edgeplan.cli import run
+from edgeplan.cli.commands import app
 from edgeplan.engines import description
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import ParamsError

@@ -59,9 +59,9 @@ class FrontPlan:
 
     kind: str
     threads: int
-    first_ms: float
-    later_ms: float
-    peak_bytes: int
+    first_ms: float = 0.0
+    later_ms: float = 0.0
+    peak_bytes: int = 0
     budget_bytes: int = 0
     arguments: tuple[str, ...] = ()
 
@@ -128,7 +128,7 @@ def _ran_in(scratch: str, model: str, source: Path, device: FilePath, pair: File
     if pair:
         try:
             plan_partition(source, work / "pair", pair)
-            ways.append((_unrun(PAIR, len(processors), "partition", "--pair", str(pair)), work / "pair"))
+            ways.append((FrontPlan(PAIR, len(processors), arguments=("partition", "--pair", str(pair))), work / "pair"))
         except (FormatError, DeviceError) as error:
             about.append(f"no plan of {pair}: {error.what}; {error.next_step}")
     stock = serve(REFERENCE, Source(source, work / "stock"), device, processors, _PATIENCE_SECONDS)
@@ -142,16 +142,12 @@ def _ran_in(scratch: str, model: str, source: Path, device: FilePath, pair: File
     return Front(model, plans, FrontPlan(STOCK, len(processors), *beside), tuple(about), time.perf_counter() - began), folders
 
 
-def _unrun(kind: str, threads: int, *arguments: str, budget: int = 0) -> FrontPlan:
-    return FrontPlan(kind, threads, 0.0, 0.0, 0, budget, arguments)
-
-
 def _cold_starts(source: Path, work: Path, device: FilePath, threads: int) -> Iterator[tuple[FrontPlan, Path]]:
     """The cold start as it is, and with kernels of their own for later inferences where there are any."""
     plan_cold_start(source, work / "cold", device)
-    yield _unrun(COLD, threads, "cold-start"), work / "cold"
+    yield FrontPlan(COLD, threads, arguments=("cold-start",)), work / "cold"
     if plan_cold_start(source, work / "continuous", device, continuous=True).plan.later:
-        yield _unrun(CONTINUOUS, threads, "cold-start", "--continuous"), work / "continuous"
+        yield FrontPlan(CONTINUOUS, threads, arguments=("cold-start", "--continuous")), work / "continuous"
 
 
 def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[tuple[FrontPlan, Path]]:
@@ -169,7 +165,8 @@ def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[
                     planner.write(budget, Mode.back_to_back, folder)
                     made[budget] = folder
     for budget, folder in made.items():
-        yield _unrun(MEMORY, threads, "memory", "--budget", f"{budget // _MIB}MiB", budget=budget), folder
+        words = ("memory", "--budget", f"{budget // _MIB}MiB")
+        yield FrontPlan(MEMORY, threads, budget_bytes=budget, arguments=words), folder
 
 
 def _in_turns(made: Sequence[Callable[[int], Session]]) -> list[tuple[float, float, int]]:

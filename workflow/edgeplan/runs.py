@@ -249,8 +249,9 @@ def run(
     found = (
         plan if isinstance(plan, PlanFolder) else read_folder(Path(plan if isinstance(plan, (str, PathLike)) else plan.folder))
     )
-    _require_fitting(found.kind, repeat=repeat, cold=cold, evicted=evicted, budgets=bool(budgets))
-    _require_apart(cold=cold, given=inputs is not None, check=check)
+    _require_fitting(
+        found.kind, repeat, cold=cold, evicted=evicted, budgets=bool(budgets), given=inputs is not None, check=check
+    )
     program = found.program
     read_ms = (time.perf_counter() - began) * 1e3
     cores = cores_of_device(found, str(device)) if device and found.kind != GPU_START else ()
@@ -289,7 +290,7 @@ def run(
     return Run(found, **made)
 
 
-def _require_fitting(kind: str, *, repeat: int, cold: bool, evicted: bool, budgets: bool) -> None:
+def _require_fitting(kind: str, repeat: int, *, cold: bool, evicted: bool, budgets: bool, given: bool, check: bool) -> None:
     """Refuse arguments that are none of the plan's."""
     names = {COLD_START: "a cold start", GPU_START: "a cold start on a GPU", MEMORY: "memory", PARTITION: "a pair"}
     names[ENGINE] = "a stock engine"
@@ -304,9 +305,6 @@ def _require_fitting(kind: str, *, repeat: int, cold: bool, evicted: bool, budge
         raise ParamsError(what, where="--evicted", next_step="add --cold, or leave it out")
     if repeat < 1:
         raise ParamsError(f"{repeat} runs are none", where="--repeat", next_step="name 1 or more")
-
-
-def _require_apart(*, cold: bool, given: bool, check: bool) -> None:
     if cold and given:
         raise InputError("a fresh process takes random inputs", where="--input", next_step="leave out --cold, or --input")
     if cold and check:

@@ -75,14 +75,12 @@ def figures_table(first: str, *others: str) -> Table:
 _TOLD = ("edgeplan.graph.onnx.prepare", "edgeplan.chapters.partition.checked.planning")
 
 
-class _Escaping(logging.Formatter):
+class EscapingFormatter(logging.Formatter):
+    """Formats log lines that people read on a terminal: the message alone."""
+
     def format(self, record: logging.LogRecord) -> str:
+        """Escape what steers a terminal."""
         return escaped(super().format(record), "\n")
-
-
-def formatter() -> logging.Formatter:
-    """Return the formatter of log lines that people read on a terminal."""
-    return _Escaping("%(message)s")
 
 
 def prepare_streams() -> None:
@@ -91,12 +89,12 @@ def prepare_streams() -> None:
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:  # prints warnings where nobody has set up logging
-        logging.lastResort.setFormatter(formatter())
+        logging.lastResort.setFormatter(EscapingFormatter())
     for name in _TOLD:
         told = logging.getLogger(name)
         if not told.handlers:
             handler = logging.StreamHandler()
-            handler.setFormatter(formatter())
+            handler.setFormatter(EscapingFormatter())
             told.addHandler(handler)
             told.setLevel(logging.INFO)
             told.propagate = False

@@ -9,7 +9,7 @@ import yaml
 from tiny_profiled import MORE_PLANS, PLAN_TINY, git, tiny
 from typer.testing import CliRunner
 
-from edgeplan.cli import app
+from edgeplan.cli.commands import app
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.runtime.dnnl import Dnnl
 

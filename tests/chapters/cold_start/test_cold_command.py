@@ -26,7 +26,7 @@ from edgeplan.chapters.cold_start.planners.registry import (
     repaid,
     with_warm_kernels,
 )
-from edgeplan.cli import app
+from edgeplan.cli.commands import app
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import BusyError, EdgeplanError, FormatError, ModelError
 from edgeplan.graph.onnx.write import save_onnx

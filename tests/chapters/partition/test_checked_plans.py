@@ -31,7 +31,7 @@ from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.planned import write_folder
 from edgeplan.chapters.partition.stages.partition_checked import measure_checked
-from edgeplan.cli import app
+from edgeplan.cli.commands import app
 from edgeplan.cuda.driver import Driver
 from edgeplan.engines.onednn.processor import OnednnProcessor
 from edgeplan.engines.serving import EngineSession

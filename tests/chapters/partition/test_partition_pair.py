@@ -33,7 +33,8 @@ from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.chapters.partition.stages.partition import measured
 from edgeplan.chapters.profiles import profile
-from edgeplan.cli import app, run_pair
+from edgeplan.cli import run_pair
+from edgeplan.cli.commands import app
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.runs import run

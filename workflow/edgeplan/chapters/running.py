@@ -27,7 +27,7 @@ from edgeplan.errors import BusyError, EdgeplanError, ParamsError, StoreError
 from edgeplan.support.files import write_text
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.termination import DVC_STAGE, ancestors
-from edgeplan.terminal import formatter
+from edgeplan.terminal import EscapingFormatter
 from edgeplan.writable import cannot_write, expected, require_writable
 
 PARAMS = Path("params.yaml")
@@ -44,7 +44,7 @@ _LOG = logging.getLogger("edgeplan")
 def run_stage(name: str, target: Mapping[str, str]) -> None:
     """Run a stage for a target, names by wildcard ("device", "pair"); its log is a file below `work/logs`, too."""
     terminal = logging.StreamHandler()
-    terminal.setFormatter(formatter())
+    terminal.setFormatter(EscapingFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[terminal])
     try:
         _run(name, target)

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-__all__ = ["app", "main"]
-
 
 def main() -> None:
     """Run the command that the arguments name."""
@@ -25,11 +19,3 @@ def main() -> None:
     else:
         from edgeplan.cli.commands import main as command  # noqa: PLC0415  likewise
     command()
-
-
-def __getattr__(name: str) -> Any:
-    if name != "app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from edgeplan.cli.commands import app  # noqa: PLC0415  see above
-
-    return app

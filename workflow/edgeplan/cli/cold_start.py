@@ -46,8 +46,7 @@ def plan_cold_start(
         typer.Option(help="Home layouts to plan, separated by commas. Default: the likely best; with --budget-seconds 0 all."),
     ] = "",
     continuous: Annotated[
-        bool,
-        typer.Option(help="Let idle cores prepare the kernels that are fastest for the inferences after the first."),
+        bool, typer.Option(help="Let idle cores prepare the kernels that are fastest for the inferences after the first.")
     ] = False,
     cache_limit: Annotated[
         float | None,
@@ -87,25 +86,12 @@ def plan_cold_start(
             say(line)
         return
     made = api.plan_cold_start(
-        model,
-        output,
-        device,
-        costs=costs,
-        planner=planner,
-        layouts=tuple(filter(None, layouts.split(","))),
-        continuous=continuous,
-        cache_limit=cache_limit,
-        on_noise=on_noise,
-        budget_seconds=budget_seconds,
-        rows=rows,
-        results=results,
+        model, output, device,
+        costs=costs, planner=planner, layouts=tuple(filter(None, layouts.split(","))), continuous=continuous,
+        cache_limit=cache_limit, on_noise=on_noise, budget_seconds=budget_seconds, rows=rows, results=results,
         preparation=Preparation.parsed(shape, values, batch),
-    )
-    for line in [
-        *made.about,
-        *_summary(made.plan, made.profiles, made.folder),
-        cache_line(made),
-    ]:
+    )  # fmt: skip
+    for line in (*made.about, *_summary(made.plan, made.profiles, made.folder), cache_line(made)):
         say(line)
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -57,11 +57,9 @@ def _about(place: str) -> str:
 class _Group(TyperGroup):
     """A group imports the module of a command when the command is called; its own help reads that one's text alone."""
 
-    table: ClassVar[Mapping[str, str]] = COMMANDS[""]
-
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self._helps = False
+        self.table, self._helps = COMMANDS.get(self.name or "", COMMANDS[""]), False
         self.commands = {**{name: TyperCommand(name) for name in self.table}, **self.commands}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -83,8 +81,6 @@ class _Group(TyperGroup):
 
 
 class _Plan(_Group):
-    table = COMMANDS["plan"]
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Take the command that is named; a file in its place is the model of `plan front`."""
         if args[:1] == ["layout"] and not Path("layout").exists():
@@ -94,10 +90,6 @@ class _Plan(_Group):
         return super().resolve_command(ctx, args)
 
 
-class _Device(_Group):
-    table = COMMANDS["device"]
-
-
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
@@ -105,7 +97,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},  # of every command: contexts inherit them
 )
-device_app = typer.Typer(cls=_Device, help="Write device files, and check how well a machine measures.", no_args_is_help=True)
+device_app = typer.Typer(cls=_Group, help="Write device files, and check how well a machine measures.", no_args_is_help=True)
 plan_app = typer.Typer(cls=_Plan, no_args_is_help=True)
 app.add_typer(device_app, name="device")
 app.add_typer(plan_app, name="plan")

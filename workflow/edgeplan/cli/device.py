@@ -114,10 +114,7 @@ def _pair_lines(found: Opened) -> Iterator[str]:
 
 def device_adapt(
     name: Annotated[str, typer.Argument(help="Name of the new device, or path of its file: edgeplan device init writes one.")],
-    old: Annotated[
-        str,
-        typer.Option("--from", help="Old device; without, the one of the same engine."),
-    ] = "",
+    old: Annotated[str, typer.Option("--from", help="Old device; without, the one of the same engine.")] = "",
     seconds: Annotated[float, typer.Option(min=5.0, max=3600.0, help="Seconds to measure.")] = 60.0,
     batch: Annotated[int, typer.Option(min=1, max=64, help="Images that models are predicted for at once.")] = 1,
     results: ResultsOption = None,

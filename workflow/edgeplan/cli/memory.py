@@ -60,19 +60,10 @@ def plan_memory(
             "a plan is for a budget or for a slowdown", where="--budget, --max-slowdown", next_step="give one of them"
         )
     made = api.plan_memory(
-        model,
-        output,
-        budget,
-        device=device,
-        max_slowdown=max_slowdown,
-        threads=threads,
-        mode=mode,
-        total=total,
-        curve=curve,
-        memory_map=memory_map,
-        weights=weights,
-        preparation=Preparation.parsed(shape, values, batch),
-    )
+        model, output, budget,
+        device=device, max_slowdown=max_slowdown, threads=threads, mode=mode, total=total, curve=curve,
+        memory_map=memory_map, weights=weights, preparation=Preparation.parsed(shape, values, batch),
+    )  # fmt: skip
     for line in memory_lines(made):
         say(line)
     if curve is not None:

@@ -34,8 +34,7 @@ def predict(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     measure: Annotated[
-        float,
-        typer.Option(min=0.0, max=600.0, help="Seconds to measure, on the device, what is known least; it is kept."),
+        float, typer.Option(min=0.0, max=600.0, help="Seconds to measure, on the device, what is known least; it is kept.")
     ] = 0.0,
 ) -> None:
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""

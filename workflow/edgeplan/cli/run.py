@@ -31,7 +31,6 @@ While a plan made with --continuous runs, idle cores prepare the kernels that la
 #: Of the command in typer's list, which hands everything over.
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 _MB = 1e6
-_TABLE_ROWS = 10  # inferences that are shown one by one
 
 
 class _Help(argparse.HelpFormatter):
@@ -213,8 +212,6 @@ def _cold_lines(found: Run) -> list[str]:
     lines = [f"{program.model}: {of}, weight cache {cache:.1f} MB", *_times("cold", found.cold_ms)]
     if found.stages_ms:
         lines.append("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
-        if found.continuous:
-            lines += switch_table([*found.cold_ms, *found.warm_ms])
     later = [ms for k, ms in enumerate(found.warm_ms, start=2) if found.handed_over and k >= found.handed_over]
     if later:
         lines.append(f"the later plan answers from inference {found.handed_over} on")
@@ -222,16 +219,6 @@ def _cold_lines(found: Run) -> list[str]:
     elif found.stayed_because:
         lines.append(f"the first plan answers all inferences: {escaped(found.stayed_because)}")
     return [*lines, *_times("warm", found.warm_ms)]
-
-
-def switch_table(times_ms: Sequence[float]) -> list[str]:
-    """Return lines on the inferences of a plan with kernels for later runs: how long each took, the cold start first."""
-    kernels = ("cold", "warm, what was left of them prepared first", *["warm"] * len(times_ms))
-    rows = zip(times_ms[:_TABLE_ROWS], kernels, strict=False)
-    lines = ["inference        ms  kernels", *(f"{k:>9}  {ms:>8.2f}  {name}" for k, (ms, name) in enumerate(rows, start=1))]
-    if len(times_ms) > _TABLE_ROWS:
-        lines.append(f"          and {len(times_ms) - _TABLE_ROWS} more, warm")
-    return lines
 
 
 def _times(what: str, times_ms: Sequence[float]) -> list[str]:
