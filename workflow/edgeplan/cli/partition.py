@@ -68,11 +68,10 @@ def plan_partition(
         if model is None or not pair or output is None:
             lacking = "MODEL.onnx" if model is None else "--pair" if not pair else "--output"
             raise ParamsError(f"{lacking} is missing", where="edgeplan plan partition", next_step=_USAGE)
-        given = Preparation.parsed(shape, values, batch)
         planned = api.plan_partition(
             model, output, pair,
             costs="predicted" if str(costs) == "predicted" else "measured",
-            results=results, preparation=given,
+            results=results, preparation=Preparation.parsed(shape, values, batch),
         )  # fmt: skip
         read, made, check, engine = planned.costs.costs, planned.plan, planned.check, planned.engine
     others = compared(read) if compare else {}
