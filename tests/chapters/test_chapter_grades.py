@@ -23,7 +23,7 @@ from edgeplan.chapters.partition.evaluation.eop_page import eop_grade
 from edgeplan.chapters.partition.evaluation.eop_tables import EopEvidence
 from edgeplan.chapters.partition.evaluation.page import partition_grade
 from edgeplan.chapters.partition.evaluation.tables import PartitionEvidence
-from edgeplan.chapters.prediction.evaluation.page import later_repeats, machine_grade
+from edgeplan.chapters.prediction.evaluation.page import machine_grade
 from edgeplan.chapters.prediction.whole_models import APART_SECONDS
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import SHARE, others_share, watched
@@ -64,7 +64,8 @@ def test_models_measured_again_too_soon_or_not_at_all_say_nothing() -> None:
     assert _of(machine_grade(models, {})) == "good"
     disturbed = models.assign(repeat_ms=models["repeat_ms"].where(models.index >= 8, 1.5 * first))
     assert _of(machine_grade(disturbed, {})) == "poor"
-    assert later_repeats(models.assign(repeat_gap_s=gap - (models.index < 37))).spread() is None
+    assert "minutes later" in str(machine_grade(models, {}))
+    assert "minutes later" not in str(machine_grade(models.assign(repeat_gap_s=gap - (models.index < 37)), {}))
     few = models.assign(repeat_ms=models["repeat_ms"].where(models.index < 4), repeat_gap_s=1e4)
     assert _of(machine_grade(few, {})) == "good"
 

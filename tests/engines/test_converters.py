@@ -105,7 +105,6 @@ BLOCKS: dict[str, Block] = {
     "split and concat": _split_and_join,
     "squeeze and excite": _squeeze_excite,
     "hswish": lambda b, x: b.activation(b.conv(x, 8, 1), "hswish"),
-    "sigmoid": lambda b, x: b.activation(x, "sigmoid"),
     "lrn": lambda b, x: b.lrn(x),
     "upsample": lambda b, x: b.upsample(b.conv(x, 4, 1)),
     "upsample by three": lambda b, x: b.upsample(x, 3),

@@ -23,8 +23,6 @@ QUIET = FusionSettings(noise_floor=0.0, material_share=0.0)
 CAUTIOUS = QUIET.model_copy(update={"cautious": True})
 FREE = frozenset({"Reshape", "Flatten"})
 ALIGNED = {name: "16" if name in ("16", "4", "<4") else "1" for name in Alignments().names()}
-
-
 Times = list[npt.NDArray[np.float64]]
 
 

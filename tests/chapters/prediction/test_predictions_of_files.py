@@ -28,7 +28,7 @@ from edgeplan.measurement.local import WholeModel, measure_subject
 from edgeplan.measurement.records import FileSubject, Subject
 from edgeplan.predictors import source
 from edgeplan.predictors.nodes.learner import Samples, learn
-from edgeplan.predictors.nodes.storing import own_folder, read_measured
+from edgeplan.predictors.nodes.storing import own_folder, read_kernels, read_measured
 from edgeplan.predictors.source import find_predictors
 from edgeplan.predictors.teller import Teller
 from edgeplan.support.files import write_json
@@ -191,7 +191,7 @@ def test_adapting_finds_that_a_prior_is_twice_too_slow(space: Path) -> None:
     assert adapted.kernels >= 12
     found = find_predictors("dev")
     assert found.here
-    assert {config.key: us for config, _, us in found.kernels()} == pytest.approx(found.known, rel=1e-6)
+    assert {config.key: us for config, _, us in read_kernels(found.folder)} == pytest.approx(found.known, rel=1e-6)
     assert len(found.known) == adapted.kernels  # and so it can be the prior of others
     tested = drawn(np.random.default_rng(2), 36)
     ratio = found.predictor.nodes_us(tested, 1 << 20) / prior.nodes_us(tested, 1 << 20)

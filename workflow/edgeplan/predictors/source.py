@@ -13,7 +13,7 @@ from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import Kernel, load_predictor, own_folder, read_kernels, read_measured
+from edgeplan.predictors.nodes.storing import load_predictor, own_folder, read_measured
 from edgeplan.support.files import read_json
 from edgeplan.support.machine import fingerprint
 from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
@@ -84,10 +84,6 @@ class Source:
     nominal_us: tuple[float, float] | None = None
     scale: float = 1.0
     folder: Path = Path()
-
-    def kernels(self) -> list[Kernel]:
-        """Read the nodes that the predictor was trained on."""
-        return read_kernels(self.folder)
 
     def about(self) -> str:
         """Tell whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""

@@ -72,7 +72,7 @@ class EngineContract:
         """bfloat16 keeps 8 bits: its products of these sizes are off by 1e-3 and more; single precision stays below 1e-5."""
         b = GraphBuilder("precise", (1, 64, 14, 14))
         graph = b.build(b.conv(b.input, 64, 3))
-        kernel = _initialiser(graph, "conv_0.weight").astype(np.float64)
+        (kernel,) = (numpy_helper.to_array(one).astype(np.float64) for one in to_onnx(graph).graph.initializer)
         padded = np.pad(random_inputs(graph)["input"].astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
         exact = np.einsum("nchwij,ocij->nohw", windows, kernel, optimize=True)
@@ -170,10 +170,6 @@ def require_close(found: Mapping[str, Array], wanted: Mapping[str, Array], toler
         assert found[name].shape == value.shape
         assert found[name].dtype == np.float32
         assert np.abs(found[name] - value).max() <= tolerance * np.abs(value).max(), name
-
-
-def _initialiser(graph: Graph, name: str) -> Array:
-    return next(np.array(numpy_helper.to_array(i)) for i in to_onnx(graph).graph.initializer if i.name == name)
 
 
 def require_mapped(graph: Graph, nodes: tuple[EngineNode, ...]) -> None:

@@ -30,7 +30,7 @@ from edgeplan.measurement.records import CALLS, NodeSubject, Subject, call_us
 from edgeplan.predictors.nodes.features import Table
 from edgeplan.predictors.nodes.learner import Samples
 from edgeplan.predictors.nodes.predictor import NodePredictor
-from edgeplan.predictors.nodes.storing import Kernel, save_predictor, write_kernels, write_measured
+from edgeplan.predictors.nodes.storing import Kernel, read_kernels, save_predictor, write_kernels, write_measured
 from edgeplan.predictors.nodes.training import MeasuredModel, refitted, train
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.source import Source, devices_with_predictors, find_predictors
@@ -163,7 +163,7 @@ def _nodes(bench: Bench, source: Source, call: float, until: float, slowness: li
 
 def _by_key(source: Source) -> list[Kernel]:
     """Order nodes of the prior: of each key in turn, as the square root of its number."""
-    kernels = source.kernels()
+    kernels = read_kernels(source.folder)
     table = Table.of([config for config, _, _ in kernels])
     of_key: dict[str, list[Kernel]] = defaultdict(list)
     for place, kernel in zip(table.place.tolist(), kernels, strict=True):

@@ -260,12 +260,6 @@ def _rules(figure: int) -> Figure:
     return found
 
 
-def later_repeats(models: pd.DataFrame) -> Repeats:
-    """Return the ratios of models that were measured again at least `APART_SECONDS` later."""
-    ratios = models["repeat_ms"] / models["normalised_ms"]
-    return Repeats(ratios.where(models["repeat_gap_s"] >= APART_SECONDS), "models and the same ones minutes later")
-
-
 #: The figures of merit; one whose inputs are missing is left out. Shares and relative errors are 0..1.
 #: `fusion.*` leaves out edges at reshapes and batch-norm folding.
 MERITS: Mapping[str, Figure] = MappingProxyType(
@@ -318,11 +312,11 @@ _CARDS = (
 
 
 def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Graded | None:
-    """Grade the figures by models measured again: minutes later, where the rows have some that were."""
-    later = later_repeats(models)
+    """Grade the figures by models measured again: minutes later (`APART_SECONDS`), where the rows have some that were."""
+    ratios = models["repeat_ms"] / models["normalised_ms"]
+    later = Repeats(ratios.where(models["repeat_gap_s"] >= APART_SECONDS), "models and the same ones minutes later")
     if later.spread() is not None:
         return graded(environment, later)
-    ratios = models["repeat_ms"] / models["normalised_ms"]
     seconds = models["repeat_gap_s"][ratios.notna()].median()
     return graded(environment, Repeats(ratios, f"models and the same ones {seconds:.0f} s later"))
 
