@@ -101,10 +101,8 @@ class ExecutedNodes:
             self._known |= dict(zip(unknown, texts, strict=True))
 
     def __call__(self, graph: Graph) -> list[EngineNode]:
-        """Return the nodes of a model, with their members only."""
+        """Return the nodes of a model that was asked for, with their members only."""
         digest = graph_digest(graph)
-        if digest not in self._known:
-            self.ask([graph])
         self._asked[digest] = self._known[digest]
         return [EngineNode(str(i), "", "", tuple(members)) for i, members in enumerate(json.loads(self._asked[digest]))]
 
