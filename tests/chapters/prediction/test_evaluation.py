@@ -274,7 +274,7 @@ def test_models_for_the_speed_are_others_of_as_many_nodes() -> None:
     assert made == list(evaluation._varied(told, 7, 3))
 
 
-MODELS = 6
+MODELS = 4
 
 
 def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:

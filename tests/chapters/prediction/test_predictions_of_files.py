@@ -141,7 +141,7 @@ def test_times_of_another_machine_are_scaled_by_references(space: Path, file: Pa
     assert "for Another" in unscaled.about
 
 
-@pytest.mark.parametrize("form", ["dynamic", "float"])
+@pytest.mark.parametrize("form", by_day(["dynamic", "float"]))
 def test_truth_is_the_file_itself_as_it_ran(space: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_device(space / "results", environment=HERE)
     quantised(space, "dynamic")
