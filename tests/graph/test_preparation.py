@@ -17,6 +17,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.onnx import constants
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.rewriting import known_tensors
 
 
 def _saved(path: Path, nodes: list[onnx.NodeProto], inputs: Any, constants: Any = None, kind: int = TensorProto.FLOAT) -> Path:
@@ -260,6 +261,12 @@ def test_a_model_of_constants_alone_is_refused_by_its_own_name(tmp_path: Path) -
         prepare_file(path, Preparation(), tmp_path / "out.onnx")
     assert caught.value.where == str(path)
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_what_inference_refuses_names_its_node() -> None:
+    with pytest.raises(ModelError, match="not a valid ONNX model") as caught:
+        known_tensors(made([node("Reshape", "x", name="odd")], {"x": [2, 3]}), "m.onnx")
+    assert caught.value.where == "m.onnx, node 'odd'"
 
 
 Axes = tuple[int | str, ...]

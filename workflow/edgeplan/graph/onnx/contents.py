@@ -161,6 +161,18 @@ def _check_operators(g: onnx.GraphProto, source: str) -> None:
         )
 
 
+def reads_constants_alone(model: onnx.ModelProto) -> bool:
+    """Tell whether a known operator computes something from constants: no kernel does that anew in each run."""
+    known = {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        held = node.op_type == "Constant" or (node.op_type == "Identity" and known.issuperset(node.input))
+        if held:
+            known.update(node.output)
+        elif node.op_type in KNOWN_ONNX_TYPES and any(node.input) and known.issuperset(filter(None, node.input)):
+            return True
+    return False
+
+
 def other_types(g: onnx.GraphProto) -> str:
     """Describe the element type that most numbers of a model are of, for messages; "" for float32."""
     found = Counter[int]()

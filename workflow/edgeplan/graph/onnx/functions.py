@@ -157,8 +157,7 @@ def _attended(of: Rewriting, reads: Sequence[str], sizes: tuple[int, int], mask:
 
 
 def _apart(of: Rewriting, tensor: str, sizes: Sequence[int], axis: int) -> list[str]:
-    ends = pairwise(np.cumsum([0, *sizes]).tolist())
-    return [of.do("Gather", tensor, of.integers(range(*part)), axis=axis) for part in ends]
+    return [of.do("Gather", tensor, of.integers(range(*part)), axis=axis) for part in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
 def _heads(of: Rewriting, tensor: str, shape: Shape) -> str:
@@ -449,24 +448,6 @@ def _has_function(node: onnx.NodeProto, opset: int) -> bool:
     schema = defs.get_schema(node.op_type, opset)
     defined = schema.has_function or schema.has_context_dependent_function
     return defined and (schema.deprecated or node.op_type not in KNOWN_ONNX_TYPES)
-
-
-def drop_idle(model: onnx.ModelProto, source: str) -> bool:
-    """Leave out what functions do in case, and tell whether there was any: sums with zeros, choices that a constant decides."""
-    known, found = rewriting.known_tensors(model, source), list[str]()
-    places = {"Add": ((0, 1), (1, 0)), "Where": ((0, 2),)}  # the first is all zeros, the second is what is left
-
-    def write(of: Rewriting) -> None:
-        for place, other in places[of.node.op_type]:
-            value, kept = of.value(of.node.input[place]), of.node.input[other]
-            same = kept in known and known[kept] == known.get(of.node.output[0])
-            if value is not None and not value.any() and same:
-                found.append(of.do("Identity", kept, into=of.node.output[0]))
-                return
-        of.keep()
-
-    Rewriting(model.graph, source).run(lambda node: write if node.op_type in places else None)
-    return bool(found)
 
 
 def plain_functions(model: onnx.ModelProto, source: str) -> None:

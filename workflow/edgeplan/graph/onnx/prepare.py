@@ -22,21 +22,20 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError, ParamsError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import messages_of, outside, read_message
+from edgeplan.graph.onnx import rewriting
 from edgeplan.graph.onnx.constants import (
     as_files_say,
-    held_value,
     leave_outside,
     read_when_needed,
     require_in_range,
     save,
 )
-from edgeplan.graph.onnx.functions import drop_idle, is_composed, plain_functions
+from edgeplan.graph.onnx.contents import reads_constants_alone
+from edgeplan.graph.onnx.functions import is_composed, plain_functions
 from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
-from edgeplan.graph.onnx.rewriting import fold_choices, known_tensors, plain_branches, plain_products, plain_scalers
-from edgeplan.graph.onnx.stored import is_half, is_unstored, narrow_to_halves, store_as_bytes, widen
+from edgeplan.graph.onnx.stored import has_odd_output, is_half, narrow_to_halves, store_constants_as_bytes, widen
 from edgeplan.support.lazy import lazily
 
 # They take a second to import, and most models need none of them.
@@ -48,8 +47,6 @@ _Texts = Iterable[str] | None
 log = logging.getLogger(__name__)
 #: Operators that disappear once shapes are known.
 ARITHMETIC = frozenset({"Shape", "Size", "ConstantOfShape", "Range", "NonZero", "If", "Cast", "Equal", "Where", "Floor"})
-#: What the optimizer leaves alone unless told to fold it.
-_FOLDED = frozenset({"ConstantOfShape"})
 #: Results of constant arithmetic above this size stay operators: a file of a few bytes may ask for any amount of memory.
 _LARGEST_FOLDED_ELEMENTS = 1 << 27
 _LARGEST_INPUT_BYTES = 1 << 32
@@ -169,41 +166,13 @@ def _no_shape(name: str, text: str) -> ModelError:
 def needs_preparation(model: onnx.ModelProto) -> bool:
     """Tell whether a file leaves shapes open, or holds arithmetic on shapes, subgraphs, functions or half precision."""
     open_shapes = any(dim.dim_value <= 0 for value in _given(model).values() for dim in value.type.tensor_type.shape.dim)
-    told = (is_half, _is_odd_output, _reads_constants_alone, _is_written_anew, is_composed)
+    told = (is_half, has_odd_output, reads_constants_alone, _is_written_anew, is_composed)
     arithmetic = any(node.op_type in ARITHMETIC for node in model.graph.node)
     return open_shapes or bool(model.functions) or arithmetic or any(tells(model) for tells in told)
 
 
 def _is_written_anew(model: onnx.ModelProto) -> bool:
     return is_quantised(model) or any(node.op_type in ("Einsum", "Scaler") for node in model.graph.node)
-
-
-def _reads_constants_alone(model: onnx.ModelProto) -> bool:
-    """Tell whether a known operator computes something from constants: no kernel does that anew in each run."""
-    known = {tensor.name for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        held = node.op_type == "Constant" or (node.op_type == "Identity" and known.issuperset(node.input))
-        if held:
-            known.update(node.output)
-        elif node.op_type in KNOWN_ONNX_TYPES and any(node.input) and known.issuperset(filter(None, node.input)):
-            return True
-    return False
-
-
-def _is_odd_output(model: onnx.ModelProto) -> bool:
-    """Tell whether an output is a constant whose integers do not stand as bytes in the file."""
-    names = {output.name for output in model.graph.output}
-    for node in reversed(model.graph.node):
-        if names.isdisjoint(node.output):
-            continue
-        if node.op_type == "Identity":
-            names.update(node.input)
-        if node.op_type == "Constant" and not any(a.HasField("t") for a in node.attribute):
-            return True
-    constants = (n for n in model.graph.node if n.op_type == "Constant" and not names.isdisjoint(n.output))
-    held = [tensor for tensor in model.graph.initializer if tensor.name in names]
-    held += [a.t for node in constants for a in node.attribute if a.HasField("t")]
-    return any(map(is_unstored, held))
 
 
 def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, path: Path | None = None) -> onnx.ModelProto:
@@ -221,36 +190,34 @@ def prepared_model(model: onnx.ModelProto, wanted: Preparation, source: str, pat
         require_in_range(tensor, tensor.name, source)
     if types := widen(model):
         log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
-    _drop_defaults(model)
+    # old files list stored tensors among the inputs, too, which could be given anew: here they are constants
+    given = list(_given(model).values())
+    del model.graph.input[:]
+    model.graph.input.extend(given)
     _give_values(model, wanted.values, source)
-    _give_shapes(model, wanted, source)
+    _give_sizes(model, wanted, source)
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")  # said in symbols: inferred again
+    del model.graph.value_info[:]
     plain_operators(model, source)
     found = _folded(model, source)
-    if branches := plain_branches(found, source):
+    if branches := rewriting.plain_branches(found, source):
         log.info("both branches of %d nodes If are computed, since which one is taken depends on data", branches)
     found = _written_out(found, source)
     if _is_written_anew(found):
-        known = known_tensors(found, source)
-        plain_scalers(found, source)
+        known = rewriting.known_tensors(found, source)
+        rewriting.plain_scalers(found, source)
         plain_operators(found, source)
         plain_constants(found, known, source)
-        plain_products(found, known, source)
+        rewriting.plain_products(found, known, source)
         found = _folded(found, source)
     if all(node.op_type == "Constant" for node in found.graph.node):
         what = "the model computes nothing: its outputs follow from constants alone"
         raise ModelError(what, where=source, next_step="export the model again, its inputs left open")
     del found.graph.value_info[:]
-    for tensor in found.graph.initializer:
-        store_as_bytes(tensor)
+    store_constants_as_bytes(found)
     if types:
         narrow_to_halves(found)
-    for node in found.graph.node:  # constants that are outputs stay nodes
-        value = held_value(node) if node.op_type == "Constant" else None
-        if value is not None:
-            store_as_bytes(value)
-            held = helper.make_attribute("value", value)
-            del node.attribute[:]
-            node.attribute.append(held)
     return found
 
 
@@ -259,12 +226,12 @@ def _written_out(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
         return model
     plain_functions(model, source)
     found = _folded(model, source)
-    return _folded(found, source) if drop_idle(found, source) else found
+    return _folded(found, source) if rewriting.drop_idle(found, source) else found
 
 
 def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
     found = _folded_once(model, source)
-    while fold_choices(found, source):  # what follows from one may be sorted again
+    while rewriting.fold_choices(found, source):  # what follows from one may be sorted again
         found = _folded_once(found, source)
     return found
 
@@ -281,7 +248,7 @@ def _folded_once(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
                 onnx_shape_inference=True,
                 input_size_limit=_LARGEST_FOLDED_ELEMENTS,
                 output_size_limit=_LARGEST_FOLDED_ELEMENTS,
-                should_fold=lambda node: node.op_type in _FOLDED or None,
+                should_fold=lambda node: node.op_type == "ConstantOfShape" or None,  # it leaves these alone unless told
             )
             if not folded.modified:
                 break
@@ -391,13 +358,6 @@ def give_inputs(model: onnx.ModelProto, wanted: Preparation, source: str) -> dic
     return values
 
 
-def _drop_defaults(model: onnx.ModelProto) -> None:
-    """Old files list stored tensors among the inputs, too, which could be given anew: here they are constants."""
-    given = list(_given(model).values())
-    del model.graph.input[:]
-    model.graph.input.extend(given)
-
-
 def _give_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> None:
     inputs = _given(model)
     for name, value in given_values(model, values, source).items():
@@ -436,14 +396,6 @@ def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[An
         return np.broadcast_to(array if array.size == 1 else array.reshape(sizes), sizes).copy()
     what = f"{array.size} numbers for an input of shape {tuple(d or '?' for d in sizes)}"
     raise ModelError(what, where=where, next_step="give one, or as many")
-
-
-def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> None:
-    """Give every axis of every input a size, and have the shapes of all other tensors follow."""
-    _give_sizes(model, wanted, source)
-    for value in model.graph.output:
-        value.type.tensor_type.ClearField("shape")  # said in symbols: inferred again
-    del model.graph.value_info[:]
 
 
 def _give_sizes(model: onnx.ModelProto, wanted: Preparation, source: str) -> None:

@@ -27,6 +27,7 @@ from edgeplan.graph.model_file import read_message
 from edgeplan.graph.onnx.constants import MOST_BYTES, constant_values, element_type
 from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx.forms import modern, over_one_axis, recognised
+from edgeplan.graph.onnx.rewriting import INFERRED, NEXT
 from edgeplan.graph.onnx.stored import stored_weights
 from edgeplan.graph.operators.base import AGAIN, Beside, Problem, input_of, is_zero, refuse
 from edgeplan.graph.operators.registry import SPECS
@@ -37,11 +38,9 @@ _ERRORS = (
     shape_inference.InferenceError, checker.ValidationError, ValueError, TypeError, RuntimeError, LookupError, OverflowError,
     MemoryError,
 )  # fmt: skip
-#: How ONNX's messages name the node: the checker behind its message, the inference before it.
+#: How the messages of ONNX's checker name the node, behind what is wrong.
 _CHECKED = re.compile(r"Name: (?P<name>.*) OpType: (?P<type>\w+)")
-_INFERRED = re.compile(r"\(op_type:(?P<type>\w+)(?:, node name: (?P<name>.*?))?\): ")
 _TAG = re.compile(r"\[\w+Error\] ")
-_NEXT = "correct the node, or export the model again: the file may be corrupt"
 #: Some engines overlook that, but then the file says two things.
 _NEXT_DECLARED = "the shapes in the file may be of an earlier version of the model: remove its value_info, or export it again"
 #: The roles of a `Resize` before opset 11.
@@ -306,14 +305,14 @@ def _tensor(value: onnx.ValueInfoProto, source: str) -> Tensor | None:
 
 def _refusal(error: Exception, source: str) -> ModelError:
     said = str(error).strip()
-    found = _INFERRED.search(said) or _CHECKED.search(said)
-    reason = said[found.end() :] if found and found.re is _INFERRED else said
+    found = INFERRED.search(said) or _CHECKED.search(said)
+    reason = said[found.end() :] if found and found.re is INFERRED else said
     reason = _TAG.sub("", reason.splitlines()[0]) if reason else type(error).__name__
     operator = f"{found['type']}: " if found else ""
     return ModelError(
         f"not a valid ONNX model: {operator}{reason}",
         where=source + (f", node {found['name']!r}" if found and found["name"] else ""),
-        next_step=_NEXT_DECLARED if "existing" in reason else _NEXT,
+        next_step=_NEXT_DECLARED if "existing" in reason else NEXT,
     )
 
 

@@ -24,7 +24,9 @@ Array = npt.NDArray[Any]
 #: Element types and shapes of tensors, as far as they are known.
 Known = Mapping[str, tuple[int, Shape | None]]
 OWN_DOMAINS, MICROSOFT = ("", "ai.onnx"), "com.microsoft"
-_NEXT = "correct the node, or export the model again: the file may be corrupt"
+NEXT = "correct the node, or export the model again: the file may be corrupt"
+#: How the messages of ONNX's inference name the node, before what is wrong.
+INFERRED = re.compile(r"\(op_type:(?P<type>\w+)(?:, node name: (?P<name>.*?))?\): ")
 #: Of the operator Scaler.
 _CLASSICAL = "ai.onnx.ml"
 #: A term of the equation of an Einsum.
@@ -86,7 +88,7 @@ class Rewriting:
                 self.attributes = attributes_of(node)
                 way(self)
             except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-                self.refuse(f"with inputs, outputs or attributes that do not fit: {error}", _NEXT)
+                self.refuse(f"with inputs, outputs or attributes that do not fit: {error}", NEXT)
         del self._graph.node[:]
         self._graph.node.extend(self._nodes)
         self._graph.initializer.extend(self._new)
@@ -203,7 +205,9 @@ def known_tensors(model: onnx.ModelProto, source: str) -> dict[str, tuple[int, S
     try:
         found = shape_inference.infer_shapes(bare, data_prop=True).graph
     except shape_inference.InferenceError as error:
-        raise ModelError(f"not a valid ONNX model: {str(error).splitlines()[0]}", where=source, next_step=_NEXT) from error
+        at = INFERRED.search(str(error))
+        where = source + (f", node {at['name']!r}" if at and at["name"] else "")
+        raise ModelError(f"not a valid ONNX model: {str(error).splitlines()[0]}", where=where, next_step=NEXT) from error
     known = dict[str, tuple[int, Shape | None]]()
     for value in (*found.value_info, *found.input, *found.output):
         kind = value.type.tensor_type
@@ -300,6 +304,24 @@ def fold_choices(model: onnx.ModelProto, source: str) -> bool:
 
     Rewriting(model.graph, source).run(lambda node: write if node.op_type == "TopK" else None)
     return bool(folded)
+
+
+def drop_idle(model: onnx.ModelProto, source: str) -> bool:
+    """Leave out what functions do in case, and tell whether there was any: sums with zeros, choices that a constant decides."""
+    known, found = known_tensors(model, source), list[str]()
+    places = {"Add": ((0, 1), (1, 0)), "Where": ((0, 2),)}  # the first is all zeros, the second is what is left
+
+    def write(of: Rewriting) -> None:
+        for place, other in places[of.node.op_type]:
+            value, kept = of.value(of.node.input[place]), of.node.input[other]
+            same = kept in known and known[kept] == known.get(of.node.output[0])
+            if value is not None and not value.any() and same:
+                found.append(of.do("Identity", kept, into=of.node.output[0]))
+                return
+        of.keep()
+
+    Rewriting(model.graph, source).run(lambda node: write if node.op_type in places else None)
+    return bool(found)
 
 
 def _chosen(of: Rewriting) -> tuple[Array, Array] | None:

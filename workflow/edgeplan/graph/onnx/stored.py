@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.graph.ir import StoredWeight, Tensor
 from edgeplan.graph.model_file import messages_of
-from edgeplan.graph.onnx.constants import is_stored_as, take_as
+from edgeplan.graph.onnx.constants import held_value, is_stored_as, take_as
 from edgeplan.graph.onnx.contents import Contents
 from edgeplan.graph.onnx.rewriting import names_in
 from edgeplan.graph.operators.base import attributes_of, input_of
@@ -53,14 +53,43 @@ def is_half(model: onnx.ModelProto) -> bool:
     return not _HALVES.isdisjoint((*declared, *(tensor.data_type for tensor in messages_of(model, TensorProto))))
 
 
-def is_unstored(tensor: onnx.TensorProto) -> bool:
+def has_odd_output(model: onnx.ModelProto) -> bool:
+    """Tell whether an output is a constant whose integers do not stand as bytes in the file."""
+    names = {output.name for output in model.graph.output}
+    for node in reversed(model.graph.node):
+        if names.isdisjoint(node.output):
+            continue
+        if node.op_type == "Identity":
+            names.update(node.input)
+        if node.op_type == "Constant" and not any(a.HasField("t") for a in node.attribute):
+            return True
+    constants = (n for n in model.graph.node if n.op_type == "Constant" and not names.isdisjoint(n.output))
+    held = [tensor for tensor in model.graph.initializer if tensor.name in names]
+    held += [a.t for node in constants for a in node.attribute if a.HasField("t")]
+    return any(map(_is_unstored, held))
+
+
+def _is_unstored(tensor: onnx.TensorProto) -> bool:
     """Tell whether integers do not stand as bytes in the file, where kernels would find them."""
     return tensor.data_type in _STORED and not tensor.HasField("raw_data") and tensor.data_location != TensorProto.EXTERNAL
 
 
-def store_as_bytes(tensor: onnx.TensorProto) -> None:
+def store_constants_as_bytes(model: onnx.ModelProto) -> None:
+    """Store the integers of constants as bytes; those that are outputs stay nodes."""
+    for tensor in model.graph.initializer:
+        _store_as_bytes(tensor)
+    for node in model.graph.node:
+        value = held_value(node) if node.op_type == "Constant" else None
+        if value is not None:
+            _store_as_bytes(value)
+            held = helper.make_attribute("value", value)
+            del node.attribute[:]
+            node.attribute.append(held)
+
+
+def _store_as_bytes(tensor: onnx.TensorProto) -> None:
     """Have integers stand as bytes in the file."""
-    if is_unstored(tensor):
+    if _is_unstored(tensor):
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
 
 
@@ -100,7 +129,7 @@ def widen(model: onnx.ModelProto) -> str:
     """Make all of half precision single, casts to it round, and integers be stored as bytes; the names of what was half."""
     found: set[int] = set()
     for tensor in messages_of(model, TensorProto):
-        store_as_bytes(tensor)
+        _store_as_bytes(tensor)
         if tensor.data_type not in _HALVES:
             continue
         found.add(tensor.data_type)
