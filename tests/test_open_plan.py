@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,8 +23,10 @@ from typer.testing import CliRunner
 
 import edgeplan
 from edgeplan import native
+from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
 from edgeplan.cli.commands import app
 from edgeplan.cli.front import print_front
+from edgeplan.devices.config import load_device
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, FormatError, ParamsError
 from edgeplan.front import COLD, CONTINUOUS, MEMORY, STOCK, Front, FrontPlan, plan_front
@@ -45,6 +47,13 @@ from edgeplan.runtime.program_file import HEADER, PROGRAM_BIN
 from edgeplan.testing.engines import reference_outputs, require_close
 
 KINDS = ("cold-start", "memory")  # a pair: tests/chapters/partition/test_partition_pair.py
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_processes_of_a_front() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgeplan.front._PROCESSES", 2)
+        yield
 
 
 @pytest.fixture
@@ -75,7 +84,6 @@ def test_a_plan_is_opened_with_next_to_nothing_imported(plan: Path) -> None:
     ("files", "kind"),
     [
         ({"plan.json": '{"format_version":1,"mode":"isolated"}', "model.json": "{}", "weights.bin": ""}, "memory"),
-        ({"plan.json": '{"format_version":1,"model":"m"}', "reserve.json": "{}"}, "cold-start"),
         ({"plan.json": '{"format_version":1,"cpu":[]}', "pair.json": "{}", "costs.json": "{}"}, "partition"),
     ],
 )
@@ -223,7 +231,7 @@ _MOST_SECONDS = 120
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan for both goals on a host and PoCL, and one of another model; the model's outputs on its random inputs."""
+    """A plan for both goals on a host and PoCL, PoCL's of another model, and the model's outputs on its random inputs."""
 
     folder: Path
     other: Path
@@ -253,16 +261,14 @@ def handed(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     for kind, content in (("devices", device), ("pairs", pair)):
         (folder / "config" / kind).mkdir(parents=True)
         (folder / "config" / kind / f"{content['name']}.yaml").write_text(yaml.safe_dump(content))
-    made = {}
-    for features in (32, 48):
-        save_onnx(_graph(features), folder / f"{features}.onnx")
-        given = ["plan", str(folder / f"{features}.onnx"), "--pair", "pair-here", "--for", "both"]
-        found = CliRunner().invoke(app, [*given, "-o", str(folder / f"plan-{features}"), "--workspace", str(folder)])
-        assert found.exit_code == 0, found.output
-        assert "the faster one answers" in found.output
-        made[features] = folder / f"plan-{features}"
-    graph = _graph(32)
-    return Planned(made[32], made[48], graph, reference_outputs(graph))
+    graph, other = _graph(32), save_onnx(_graph(48), folder / "other.onnx")
+    model = str(save_onnx(graph, folder / "model.onnx"))
+    given = ["plan", model, "--pair", "pair-here", "--for", "both", "-o", str(folder / "plan")]
+    found = CliRunner().invoke(app, [*given, "--workspace", str(folder)])
+    assert found.exit_code == 0, found.output
+    assert "the faster one answers" in found.output
+    plan_gpu_start(other, folder / "other", load_device(folder / "config/devices/opencl-here.yaml"))
+    return Planned(folder / "plan", folder / "other", graph, reference_outputs(graph))
 
 
 @pytest.fixture
@@ -324,7 +330,7 @@ def _damage(folder: Path, _: Planned) -> None:
 def _of_another(folder: Path, handed: Planned) -> Path:
     path = folder / LATER_NAME
     shutil.rmtree(path)
-    return Path(shutil.copytree(handed.other / LATER_NAME, path, copy_function=shutil.copy2))
+    return Path(shutil.copytree(handed.other, path, copy_function=shutil.copy2))
 
 
 def _of_other_values(folder: Path, handed: Planned) -> None:
