@@ -16,6 +16,7 @@ import pytest
 from shipped_params import PARAMS_FILE
 from streamed_models import memory_settings
 
+from edgeplan.chapters.memory import plan as planning
 from edgeplan.chapters.memory import turns as taking_turns
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.folders import RunCores
@@ -28,6 +29,7 @@ from edgeplan.chapters.memory.studies import ON_DEMAND, ModelBench, StudiedModel
 from edgeplan.chapters.memory.turns import Slowing, Turn, busy, computing_ms, in_turns, known, resident_run, slowed
 from edgeplan.chapters.registry import load_params
 from edgeplan.measurement.process import page_cache
+from edgeplan.planning.memory import planner
 from edgeplan.profiling.streaming import StreamRun
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.frames import read_parquet
@@ -38,7 +40,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory, wide: Path, cores: RunCores) -> ModelBench:
+def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory, wide: Path, cores: RunCores) -> Iterator[ModelBench]:
     """A small model on the bench, with a stock engine that was measured; what one test planned serves the others."""
     assert dnnl.info.version  # where the library is not there, nothing can be planned
     settings = memory_settings(
@@ -47,15 +49,17 @@ def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory, wide: Path, core
     )  # fmt: skip
     work = tmp_path_factory.mktemp("bench") / "wide"
     subject = StudiedModel("wide", work / "wide.onnx", work, cores, settings)
-    return ModelBench(subject, partial(shutil.copyfile, wide), {"onnxruntime": {"peak": 40.0 * MIB, "median_ms": 2.0}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "improved", partial(planning.improved, work=4000))  # layouts are searched for elsewhere
+        patch.setattr(planner, "_LADDER_WORK", 300)
+        yield ModelBench(subject, partial(shutil.copyfile, wide), {"onnxruntime": {"peak": 40.0 * MIB, "median_ms": 2.0}})
 
 
 @pytest.fixture(scope="module")
 def made(bench: ModelBench) -> MemoryPlanned:
     """A plan of it that reads most of its weights."""
-    return bench.plan(
-        bench.planner.programs.least_bytes() + 6 * MIB
-    )  # another test may have dropped pages that its run then pays for
+    # another test may have dropped pages that its run then pays for
+    return bench.plan(bench.planner.programs.least_bytes() + 6 * MIB)
 
 
 def test_a_plan_and_all_weights_in_memory_take_turns_in_one_session(bench: ModelBench, made: MemoryPlanned) -> None:
@@ -117,8 +121,7 @@ def test_the_slowed_plan_stands_beside_all_in_memory_and_engines_slowed_alike(be
     rows = list(slowed(bench.subject, bench.planner, made))
     by = {row["setting"]: row for row in rows if row["case"] == "slowed"}
     assert set(by) == {"edgeplan", "onnxruntime"}
-    assert by["edgeplan"]["pairs"] == 2
-    assert by["edgeplan"]["equal"] == 1
+    assert (by["edgeplan"]["pairs"], by["edgeplan"]["equal"]) == (2, 1)
     assert by["edgeplan"]["ratio"] > 0
     own = pd.DataFrame([row for row in rows if row["case"] == "turn"])
     theirs = by["onnxruntime"]["least_ms"]
@@ -134,8 +137,7 @@ def test_a_loop_keeps_the_other_core_busy(bench: ModelBench, made: MemoryPlanned
     )
     rows = list(busy(bench.subject, bench.planner, made))
     assert loaded == [(bench.subject.cores.reader[0], 100)]
-    assert rows[-1]["pairs"] == 2
-    assert rows[-1]["equal"] == 1
+    assert (rows[-1]["pairs"], rows[-1]["equal"]) == (2, 1)
 
 
 def test_without_another_core_nothing_is_kept_busy(bench: ModelBench, made: MemoryPlanned) -> None:
@@ -180,8 +182,7 @@ def test_our_plan_stands_beside_whole_layers_on_demand_and_engines_in_as_much_me
     assert set(rows) == {"onnxruntime", ON_DEMAND}, "ncnn was not measured"
     demand = rows[ON_DEMAND]
     assert demand["peak"] <= demand["budget"] + MIB // 4
-    assert demand["median_ms"] > 0
-    assert demand["full_ms"] > 0
+    assert min(demand["median_ms"], demand["full_ms"]) > 0
     assert rows["onnxruntime"]["full_ms"] == 2.0
     assert rows["onnxruntime"]["budget"] == 40 * MIB
 

@@ -36,12 +36,11 @@ Combination = tuple[int, ...]
 _EPSILON_MS = 0.05  # loads that differ by less count as balanced
 
 
-def nnv12(profile: Profile, *, exhaustive: int = 2**12) -> Outcome:
-    """Plan a cold start by Algorithm 1 from a filtered profile (line 1); up to `exhaustive` combinations are all tried."""
+def nnv12(profile: Profile) -> Outcome:
+    """Plan a cold start by Algorithm 1 from a filtered profile (line 1)."""
     state = _State(cost_arrays(profile))
-    counts = [len(layer.candidates) for layer in profile.layers]
-    total = math.prod(counts)
-    if total <= exhaustive:
+    total = math.prod(counts := [len(layer.candidates) for layer in profile.layers])
+    if total <= 2**12:
         for combination in product(*map(range, counts)):  # 2
             state.visit(combination)
         how = f"all {total} combinations"

@@ -147,7 +147,8 @@ def gain_share(speedups: pd.DataFrame, way: str) -> float:
 
 def share_of_search(own: FloatArray, searched: FloatArray) -> float:
     """Return the gain over the faster single processor as a share of the search's."""
-    return float((own - 1).sum() / (searched - 1).sum())
+    with np.errstate(divide="ignore", invalid="ignore"):  # no number where the search gains nothing
+        return float((own - 1).sum() / (searched - 1).sum())
 
 
 def mean_share(speedups: pd.DataFrame, way: str) -> float:
