@@ -40,7 +40,7 @@ def _convolutions(folder: Path, count: int, batch: int = 1) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def few_turns() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"_MOST_TURNS": 3, "_TURN_SECONDS": 0.05, "_ROUNDS": (10,), "_SECONDS": 0.02}.items():
+        for name, value in {"_MOST_TURNS": 5, "_TURN_SECONDS": 0.05, "_ROUNDS": (10,), "_SECONDS": 0.02}.items():
             patch.setattr(api, name, value)
         yield patch
 

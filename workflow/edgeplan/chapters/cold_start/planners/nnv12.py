@@ -34,13 +34,15 @@ from edgeplan.planning.profile import Profile
 
 Combination = tuple[int, ...]
 _EPSILON_MS = 0.05  # loads that differ by less count as balanced
+_EXHAUSTIVE = 2**12  # combinations that are all tried; of more a descent tries some
 
 
 def nnv12(profile: Profile) -> Outcome:
     """Plan a cold start by Algorithm 1 from a filtered profile (line 1)."""
     state = _State(cost_arrays(profile))
-    total = math.prod(counts := [len(layer.candidates) for layer in profile.layers])
-    if total <= 2**12:
+    counts = [len(layer.candidates) for layer in profile.layers]
+    total = math.prod(counts)
+    if total <= _EXHAUSTIVE:
         for combination in product(*map(range, counts)):  # 2
             state.visit(combination)
         how = f"all {total} combinations"

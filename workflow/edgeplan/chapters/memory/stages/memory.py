@@ -90,11 +90,8 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
         depends, seconds = {"layers": settings.single_layers}, 20.0 * len(settings.single_layers)
         found.append((_SINGLE, RowsPart("single layers", single_layers, seconds, 0, depends, bars=False)))
     found.sort(key=lambda pair: not pair[1].bars)
-
-    def key(name: str, part: RowsPart) -> str:
-        return key_of([PROTOCOL.name, params.seed, settings.threads, settings.runs, name, part.name, dict(part.depends)], 16)
-
-    return tuple(_Wanted(name, part, key(name, part)) for name, part in found)
+    by = [PROTOCOL.name, params.seed, settings.threads, settings.runs]
+    return tuple(_Wanted(name, part, key_of([*by, name, part.name, dict(part.depends)], 16)) for name, part in found)
 
 
 def _measure(
